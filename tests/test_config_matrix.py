@@ -35,7 +35,7 @@ def quick_composition() -> Iterator[None]:
 
 def test_the_methods_sizes_and_machines_of_the_suite() -> None:
     assert set(METHODS) == set(methods())  # the registry's
-    assert len(METHODS) == 26
+    assert len(METHODS) == 28
     assert SIZES == ["mini", "qwen3-1.7b", "qwen3-8b", "qwen3-14b", "smollm2-135m"]
     assert MACHINES == ["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes", "cpu-vllm"]
 

@@ -19,6 +19,7 @@ from stapo_training.selection.selectors import (
     silence_low_probability,
     silence_random,
     silence_spurious,
+    silence_spurious_wrong,
     top_entropy,
 )
 from stapo_training.selection.token_stats import TokenStats
@@ -47,6 +48,19 @@ def test_s2t_by_hand() -> None:
     )
     chosen = silence_spurious(s, tau_p=0.002, q=0.75)
     assert chosen.candidate_N.int().tolist() == [1, 1, 1, 1, 0, 0, 0, 0]  # p < tau_p and A > 0
+    assert chosen.threshold == pytest.approx(0.35, abs=1e-7)
+    assert kept(chosen) == [0, 0, 0, 1, 1, 1, 1, 1]
+
+
+def test_s2t_for_wrong_responses_by_hand() -> None:
+    # tokens 0-3 have A < 0 and p < 0.002; the 0.75-quantile of their entropies is 0.35
+    s = stats(
+        p=[0.001, 0.0015, 0.0001, 0.0019, 0.00201, 0.001, 0.9, 0.001],
+        h=[0.1, 0.2, 0.3, 0.5, 0.01, 0.01, 0.01, 0.01],
+        a=[-0.5, -0.5, -0.5, -0.5, -0.5, 0.5, -0.5, 0.0],
+    )
+    chosen = silence_spurious_wrong(s, tau_p=0.002, q=0.75)
+    assert chosen.candidate_N.int().tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
     assert chosen.threshold == pytest.approx(0.35, abs=1e-7)
     assert kept(chosen) == [0, 0, 0, 1, 1, 1, 1, 1]
 
@@ -114,6 +128,7 @@ def with_keys(tokens: list[tuple]) -> TokenStats:
 def selectors(q: float) -> list:
     return [
         partial(silence_spurious, tau_p=0.002, q=q),
+        partial(silence_spurious_wrong, tau_p=0.002, q=q),
         partial(silence_high_entropy, tau_p=0.002, q=q),
         partial(silence_random, tau_p=0.002, q=q),
         partial(silence_low_probability, tau_p=0.002),
@@ -245,21 +260,23 @@ def test_how_a_mini_batch_is_trained(config: dict, plan: str) -> None:
     assert selector_from({"name": "silence_spurious"} | config).plan == plan
 
 
-BY_HAND = {  # tau_p 0.01, q 0.5, share 0.3; entropies 0.1 and 0.2 of the two candidates have the median 0.15
-    "keep_all": [1, 1, 1, 1],
-    "silence_spurious": [0, 1, 1, 1],
-    "silence_low_probability": [0, 0, 1, 1],
-    "silence_high_entropy": [1, 0, 1, 1],
-    "top_entropy": [0, 1, 1, 0],
+BY_HAND = {  # tau_p 0.01, q 0.5, share 0.3; entropies 0.1 and 0.2 of two candidates have the median 0.15
+    "keep_all": [1, 1, 1, 1, 1],
+    "silence_spurious": [0, 1, 1, 1, 1],
+    "silence_spurious_wrong": [1, 1, 1, 0, 1],
+    "silence_low_probability": [0, 0, 1, 1, 1],
+    "silence_high_entropy": [1, 0, 1, 1, 1],
+    "top_entropy": [0, 1, 1, 0, 1],
 }
 
 
 @pytest.mark.parametrize("name", SELECTORS)
 def test_every_selector_gets_its_parameters_from_the_configuration(name: str) -> None:
-    tokens = [(0.001, 0.1, 1.0, True), (0.001, 0.2, 1.0, True), (0.9, 3.0, 1.0, True), (0.9, 0.1, -1.0, True)]
-    found = kept(SelectorConfig(name=name, tau_p=0.01, q=0.5, share=0.3).select(with_keys(tokens)))
+    right = [(0.001, 0.1, 1.0, True), (0.001, 0.2, 1.0, True), (0.9, 3.0, 1.0, True)]
+    wrong = [(0.001, 0.1, -1.0, True), (0.001, 0.2, -1.0, True)]
+    found = kept(SelectorConfig(name=name, tau_p=0.01, q=0.5, share=0.3).select(with_keys(right + wrong)))
     if name == "silence_random":  # one of the two, by the hash of its keys
-        assert (sum(found[:2]), found[2:]) == (1, [1, 1])
+        assert (sum(found[:2]), found[2:]) == (1, [1, 1, 1])
     else:
         assert found == BY_HAND[name]
 

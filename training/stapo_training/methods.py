@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 Select = Callable[..., "Selection"]
 SELECTORS = (
-    *("keep_all", "silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"),
-    "top_entropy",
+    *("keep_all", "silence_spurious", "silence_spurious_wrong", "silence_low_probability", "silence_high_entropy"),
+    *("silence_random", "top_entropy"),
 )
 M = TypeVar("M", bound=BaseModel)
 
@@ -106,7 +106,8 @@ class SelectorConfig(BaseModel):
             return stats.response_N
         from stapo_training.selection import selectors
 
-        return selectors.rare_in_correct(stats, self.tau_p)
+        rare = selectors.rare_in_wrong if self.name == "silence_spurious_wrong" else selectors.rare_in_correct
+        return rare(stats, self.tau_p)
 
     @property
     def plan(self) -> Literal["masked", "two_pass", "guessed", "local"]:
@@ -133,12 +134,17 @@ class AdvantageConfig(BaseModel):
     """`actor_rollout_ref.advantage` of the Hydra configuration: what becomes of the advantages before they are trained.
 
     reweight: alpha of Advantage Reweighting (`objectives.reweighted_advantage`); 0 changes nothing.
+    amplify: W of STARE (`objectives.amplified_advantage`); 1 changes nothing. rarest: the share of the tokens with
+        A > 0 that are amplified. target_entropy: nothing is while the mean entropy is at least this, in nats.
     isolate: eta of Lopti (`objectives.isolated_advantages`): two updates a mini-batch; 0 is one update of all tokens.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reweight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    amplify: Annotated[float, Field(ge=1)] = 1.0
+    rarest: Annotated[float, Field(gt=0, le=1)] = 0.1
+    target_entropy: Annotated[float, Field(ge=0)] = 0.3
     isolate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
@@ -152,7 +158,7 @@ def advantage_from(config: Any) -> AdvantageConfig:
         AdvantageConfig, config.advantage, "actor_rollout_ref.advantage", "choose a method=... overlay"
     )
     actor = config.actor
-    if advantage.isolate or advantage.reweight:
+    if advantage.isolate or advantage.reweight or advantage.amplify > 1:
         for key, found, allowed in (
             ("policy_loss.loss_mode", actor.policy_loss.loss_mode, PER_TOKEN_LOSSES),
             ("entropy_coeff", actor.entropy_coeff, (0,)),

@@ -21,6 +21,7 @@ KNOWN_SELECTORS = (
     "keep_all",
     "top_entropy",
     "silence_spurious",
+    "silence_spurious_wrong",
     "silence_low_probability",
     "silence_high_entropy",
     "silence_random",
@@ -51,6 +52,9 @@ class Definition(BaseModel):
     advantage: Literal["grpo", "grpo_without_std", "w_reinforce"] = "grpo"
     positive: float = 0.1
     reweight: float = 0.0
+    amplify: float = 1.0
+    rarest: float = 0.1
+    target_entropy: float = 0.3
     isolate: float = 0.0
     weights: Literal["none", "tis", "icepop"] = "none"
     min_p: float = 0.0
@@ -119,6 +123,9 @@ def definition_of(config: Any) -> Definition:
             "kl": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
             "advantage": algorithm.adv_estimator + without_std,
             "reweight": advantage.reweight,
+            "amplify": advantage.amplify,
+            "rarest": advantage.rarest,
+            "target_entropy": advantage.target_entropy,
             "isolate": advantage.isolate,
             "weights": weights,
             "min_p": a.proxy.min_p,

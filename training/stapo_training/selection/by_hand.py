@@ -75,7 +75,8 @@ def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.n
         return chosen.keep_N.numpy(), chosen.candidate_N.numpy()
     if d.selector == "top_entropy":
         return h >= np.sort(h)[::-1][int(np.ceil(d.share * len(h) - 1e-9)) - 1], every
-    c = (advantage_N.numpy() > 0) & (p < d.tau_p)
+    sign = -1 if d.selector.endswith("_wrong") else 1
+    c = (sign * advantage_N.numpy() > 0) & (p < d.tau_p)
     if not c.any():
         return every, c
     silenced = {
@@ -83,7 +84,7 @@ def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.n
         "silence_low_probability": lambda: every,
         "silence_high_entropy": lambda: h > np.quantile(h[c], 1 - d.q),
         "silence_random": lambda: tokens.key_N < np.append(np.sort(tokens.key_N[c]), np.inf)[int(d.q * c.sum() + 1e-9)],
-    }[d.selector]()
+    }[d.selector.removesuffix("_wrong")]()
     return ~(c & silenced), c
 
 
@@ -93,6 +94,10 @@ def losses(d: Definition, tokens: Tokens) -> list[list[tuple[torch.Tensor, float
     advantage_N = advantages(d, tokens)
     old_p_N = tokens.old_N.exp()
     advantage_N = advantage_N * (1 - d.reweight * (1 - old_p_N))
+    if d.amplify > 1 and tokens.entropy_N.mean() < d.target_entropy:  # the old policy's is near it
+        right_N = (advantage_N > 0).numpy()
+        end = np.sort(old_p_N.numpy()[right_N])[int(np.ceil(d.rarest * right_N.sum() - 1e-9)) - 1]
+        advantage_N = advantage_N * torch.where((advantage_N > 0) & (old_p_N <= float(end)), d.amplify, 1.0)
     updates = [advantage_N]
     if d.isolate:
         updates = [advantage_N * torch.where(old_p_N < d.isolate, 1.0, 0.0), advantage_N * (old_p_N >= d.isolate)]
