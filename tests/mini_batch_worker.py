@@ -323,7 +323,6 @@ def main() -> None:
     case("S2T, packed two_pass", plain | {"form": "two_pass"}, use_remove_padding=True, **SPLITS["micro 4"])
     for form in ("two_pass", "speculative"):
         case(f"S2T, {form} at 0.7", plain | {"form": form}, temperature=0.7, **SPLITS["micro 4"])
-    case("S2T, candidates' entropies only", plain | {"log_entropy": False}, **SPLITS["micro 4"])
     case("S2T, response", plain | {"scope": "response"}, **SPLITS["dynamic"])
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in batch]
     case("S2T, no old statistics", plain, batch=without, **SPLITS["micro 4"])

@@ -14,8 +14,8 @@ from stapo_repro.testbed.plan import ARMS, RATES
 from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_training import pages as config_docs
+from stapo_training.methods import definition_of, methods
 from stapo_training.pages import compose, place
-from stapo_training.registry import definition_of, methods
 from stapo_training.run import configuration, resolvers
 from stapo_training.run.preflight.inputs import find_shape
 
@@ -154,7 +154,7 @@ def test_a_label_of_ones_own_stays() -> None:
 
 def test_what_leaves_the_mask_alone_leaves_the_label_alone() -> None:
     own = {"name": "silence_spurious", "policy": "current", "q": 0.75, "form": "speculative"}
-    assert configuration.label("stapo", {**own, "form": "two_pass", "log_entropy": False}, own) == "stapo"
+    assert configuration.label("stapo", {**own, "form": "two_pass"}, own) == "stapo"
     assert configuration.label("stapo", {**own, "policy": "old"}, own) == "stapo-old"
 
 

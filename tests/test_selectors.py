@@ -279,9 +279,3 @@ def test_every_selector_gets_its_parameters_from_the_configuration(name: str) ->
         assert (sum(found[:2]), found[2:]) == (1, [1, 1, 1])
     else:
         assert found == BY_HAND[name]
-
-
-def test_a_selector_with_a_parameter_that_the_configuration_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stapo_training.selection.selectors.keep_all", lambda stats, *, cut: None)
-    with pytest.raises(ValueError, match="cut"):
-        SelectorConfig(name="keep_all")

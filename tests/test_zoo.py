@@ -13,8 +13,8 @@ import torch
 
 from stapo_results import store
 from stapo_results.schema import Run, StepMetrics
+from stapo_training.methods import methods
 from stapo_training.pages import compose
-from stapo_training.registry import methods
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from stapo_training.registry import Definition
-from stapo_training.selection import objectives, selectors
+from stapo_training.methods import Definition, SelectorConfig
+from stapo_training.selection import objectives
+from stapo_training.selection.own import is_own
 from stapo_training.selection.token_stats import TokenStats
 
 
@@ -68,10 +69,10 @@ def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.n
     every = np.ones(len(p), bool)
     if d.selector == "keep_all":
         return every, ~every
-    if d.own is not None:
+    if is_own(d.selector):  # it is held against itself, over the whole mini-batch at once
         entropy_N, key_N = torch.from_numpy(h), torch.from_numpy(tokens.key_N)
         stats = TokenStats(tokens.logprob_N.detach(), entropy_N, advantage_N, torch.from_numpy(every), key_N)
-        chosen = getattr(selectors, d.selector)(stats, **d.own)
+        chosen = SelectorConfig(name=d.selector, tau_p=d.tau_p, q=d.q, share=d.share).select(stats)
         return chosen.keep_N.numpy(), chosen.candidate_N.numpy()
     if d.selector == "top_entropy":
         return h >= np.sort(h)[::-1][int(np.ceil(d.share * len(h) - 1e-9)) - 1], every

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from stapo_results.errors import RunFailed
-from stapo_training.registry import Definition
+from stapo_training.methods import Definition
 from stapo_training.run.configuration import compose
 from stapo_training.selection import by_hand
 from stapo_training.verl_ext import in_process, platform

@@ -77,7 +77,6 @@ class StatisticsBuffer:
 
     def __init__(self, data: Batch, selector: SelectorConfig, device: Any):
         mask = data["response_mask"]
-        self.selector = selector
         self.offsets = mask.offsets().to(device)
         self.response_N = mask.values().bool().to(device)
         self.advantage_N = data["advantages"].values().float().to(device)
@@ -134,14 +133,13 @@ class RecordingLoss:
     """Where the micro-batch's tokens stand in the mini-batch."""
 
     def observe(self, rows_B: torch.Tensor, logprob_M: torch.Tensor, logits: PackedLogits) -> None:
-        """Record a micro-batch's log-probabilities, the entropies that the selector wants, and what is to be logged."""
+        """Record a micro-batch's log-probabilities and entropies, and what is to be logged."""
         b, self.index = self.buffer, self.buffer.index(rows_B)
         b.logprob_N[self.index] = logprob_M
+        every = b.response_N[self.index]
         if self.log is None:
-            wanted = b.selector.wants_entropy(self.stats())
-            b.entropy_N[self.index[wanted]] = logits.entropy(wanted)
+            b.entropy_N[self.index[every]] = logits.entropy(every)
         else:
-            every = b.response_N[self.index]
             found = logits.entropy_and_collision(every)
             b.entropy_N[self.index[every]], self.log.collision_N[self.index[every]] = found
             wanted = self.log.wanted(self.stats(), self.index)

@@ -176,6 +176,6 @@ class Plan(ABC):
         }
         if abs(chosen.threshold) != INFINITY:
             logged["threshold"] = chosen.threshold
-        if self.selector.log_entropy and b.filled:
+        if b.filled:
             logged["current_entropy"] = self.total(b.entropy_N.double()[b.response_N]) / max(tokens, 1.0)
         return logged
