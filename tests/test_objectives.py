@@ -116,11 +116,6 @@ def test_lopti_trains_rare_tokens_first_and_the_others_in_an_update_of_their_own
     assert (low.tolist(), high.tolist()) == ([2.0, 0.0, 0.0], [0.0, -1.0, 3.0])
 
 
-def test_w_reinforce_weighs_right_responses_by_a_tenth() -> None:
-    found = o.weighted_reinforce_advantage(torch.tensor([1.0, -1.0, 1.0]))
-    assert found.tolist() == pytest.approx([0.1, -1.0, 0.1])
-
-
 def verl_loss(keep: list[int], high: float, mode: str, rows: list[int] | None = None) -> float:
     """veRL's vanilla loss on the same mini-batch, padded; `rows` is one micro-batch of it."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
