@@ -79,7 +79,8 @@ class Hand:
     """The mini-batch under a plain transformers model at one temperature."""
 
     def __init__(self, folder: Path, config, temperature: float):
-        from stapo_training.registry import Definition
+        from stapo_training.methods import Definition
+
         from stapo_training.selection import by_hand
         from stapo_training.verl_ext import fixed_batch
 
@@ -168,7 +169,6 @@ def cases(folder: Path) -> dict[str, dict]:
     for name in SELECTORS:
         case(f"{name}, reversed", {"name": name}, rows=rows[::-1])
         case(f"{name}, old", {"name": name, "policy": "old"})
-    case("S2T, candidates' entropies only", S2T | {"log_entropy": False})
     case("S2T, response", S2T | {"scope": "response"}, settings=DYNAMIC)
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in rows]
     case("S2T, no old statistics", S2T, rows=without)

@@ -24,7 +24,7 @@ def test_one_run_makes_the_table_of_the_ways_of_selecting(tmp_path: Path) -> Non
     assert ended.returncode == 0, ended.stderr[-2000:]
     rows = {r.name: r for r in store.read_json(tmp_path / "bench.json", Bench).rows}
     assert store.read_json(tmp_path / "run.json", Run).status == "done"
-    ways = ["justrl", "old", "micro", "two_pass", "speculative + current entropy"]
+    ways = ["justrl", "old", "micro", "two_pass"]
     assert list(rows) == [*ways, *(f"speculative {share}%" for share in ("0.01", "0.10", "0.50"))]
     assert all(name in ended.stdout for name in rows)
     assert rows["justrl"].ratio == 1.0

@@ -14,8 +14,8 @@ from stapo_repro.testbed.plan import ARMS, RATES
 from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_training import pages as config_docs
+from stapo_training.methods import definition_of, methods
 from stapo_training.pages import compose, place
-from stapo_training.registry import definition_of, methods
 from stapo_training.run import configuration, resolvers
 from stapo_training.run.preflight.inputs import find_shape
 
@@ -35,7 +35,7 @@ def quick_composition() -> Iterator[None]:
 
 def test_the_methods_sizes_and_machines_of_the_suite() -> None:
     assert set(METHODS) == set(methods())  # the registry's
-    assert len(METHODS) == 26
+    assert len(METHODS) == 28
     assert SIZES == ["mini", "qwen3-1.7b", "qwen3-8b", "qwen3-14b", "smollm2-135m"]
     assert MACHINES == ["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes", "cpu-vllm"]
 
@@ -154,7 +154,7 @@ def test_a_label_of_ones_own_stays() -> None:
 
 def test_what_leaves_the_mask_alone_leaves_the_label_alone() -> None:
     own = {"name": "silence_spurious", "policy": "current", "q": 0.75, "form": "speculative"}
-    assert configuration.label("stapo", {**own, "form": "two_pass", "log_entropy": False}, own) == "stapo"
+    assert configuration.label("stapo", {**own, "form": "two_pass"}, own) == "stapo"
     assert configuration.label("stapo", {**own, "policy": "old"}, own) == "stapo-old"
 
 

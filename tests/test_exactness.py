@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stapo_training.registry import methods
+from stapo_training.methods import methods
 
 SCRIPT = str(Path(sys.executable).with_name("stapo-train"))
 pytestmark = pytest.mark.slow  # half a minute each

@@ -85,15 +85,35 @@ def test_advantage_reweighting_by_hand() -> None:
     assert found.tolist() == pytest.approx([2 * 0.85, -0.73], abs=1e-6)  # 0.3 x 0.5 + 0.7; 0.3 x 0.1 + 0.7
 
 
+def test_stare_amplifies_the_rarest_tokens_of_right_responses_while_the_entropy_is_low() -> None:
+    p = [0.9, 0.001, 0.0001, 0.001, 0.001, 0.02, 0.5, 0.6, 0.7, 0.8]
+    advantage = torch.tensor([2.0, 2.0, -1.0, 2.0, 0.0, 3.0, 3.0, -1.0, 3.0, 3.0])
+
+    def amplified(rarest: float, *entropies: float) -> list[float]:
+        return o.amplified_advantage(
+            advantage, torch.tensor(p).log(), torch.tensor(entropies), 1.1, rarest, target_entropy=0.3
+        ).tolist()
+
+    # seven tokens have A > 0: a tenth is one token, with which the other one of p = 0.001 ties
+    assert amplified(0.1, 0.1, 0.4) == pytest.approx([2.0, 2.2, -1.0, 2.2, 0.0, 3.0, 3.0, -1.0, 3.0, 3.0])
+    # 0.3 x 7 = 2.1 is three tokens: also p = 0.02
+    assert amplified(0.3, 0.1, 0.4) == pytest.approx([2.0, 2.2, -1.0, 2.2, 0.0, 3.3, 3.0, -1.0, 3.0, 3.0])
+    assert amplified(0.1, 0.1, 0.5) == advantage.tolist()  # the mean is the target
+
+
+def test_stare_ranks_the_tokens_of_all_ranks() -> None:
+    def both(v: torch.Tensor) -> torch.Tensor:
+        return torch.cat([v, torch.tensor([0.01, 0.02]).log()])
+
+    given = (torch.ones(2), torch.tensor([0.015, 0.5]).log(), torch.zeros(2))
+    assert o.amplified_advantage(*given, 1.1, 0.25, 0.3, both).tolist() == [1.0, 1.0]  # one of four, on the other rank
+    assert o.amplified_advantage(*given, 1.1, 0.5, 0.3, both).tolist() == pytest.approx([1.1, 1.0])
+
+
 def test_lopti_trains_rare_tokens_first_and_the_others_in_an_update_of_their_own() -> None:
     advantage, old = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([0.39, 0.4, 0.9]).log()
     low, high = o.isolated_advantages(advantage, old, eta=0.4)
     assert (low.tolist(), high.tolist()) == ([2.0, 0.0, 0.0], [0.0, -1.0, 3.0])
-
-
-def test_w_reinforce_weighs_right_responses_by_a_tenth() -> None:
-    found = o.weighted_reinforce_advantage(torch.tensor([1.0, -1.0, 1.0]))
-    assert found.tolist() == pytest.approx([0.1, -1.0, 0.1])
 
 
 def verl_loss(keep: list[int], high: float, mode: str, rows: list[int] | None = None) -> float:

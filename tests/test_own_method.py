@@ -9,9 +9,10 @@ import torch
 
 from stapo_results import store
 from stapo_results.errors import BadInput
-from stapo_training.methods import SelectorConfig, selector_from
+from stapo_training.methods import selector_from
 from stapo_training.run import launch
 from stapo_training.run.configuration import absolute, compose
+from stapo_training.selection import own
 from stapo_training.selection.token_stats import TokenStats
 
 FUNCTION = '''
@@ -54,15 +55,29 @@ def test_an_overlay_in_a_file_is_a_method(overlay: Path, monkeypatch: pytest.Mon
     a = config.actor_rollout_ref
     assert (config.run.method, a.selector.name) == ("mine", f"{overlay.parent / 'mine.py'}:symmetric")
     assert (a.selector.tau_p, a.selector.q, a.actor.clip_ratio_high) == (0.004, 0.5, 0.25)
-    assert (a.actor.use_kl_loss, a.actor.ppo_epochs) == (False, 1)
-    assert type(a.actor.ppo_epochs) is int
+    assert (a.actor.use_kl_loss, a.actor.ppo_epochs, type(a.actor.ppo_epochs)) == (False, 1, int)
     assert a.actor.loss_agg_mode == "token-mean"  # JustRL's
     assert absolute("method=mine.yaml") == f"method={overlay}"
 
 
-def test_a_changed_selector_changes_its_label(overlay: Path) -> None:
-    config = compose([f"method={overlay}", *MINI, "actor_rollout_ref.selector.q=0.25"])
-    assert config.run.method == "mine-q0.25"
+@pytest.mark.parametrize(
+    ("method", "override", "name", "label"),
+    [
+        ("mine.yaml", "q=0.25", "{here}/mine.py:symmetric", "mine-q0.25"),
+        ("stapo", "name=mine.py:symmetric", "{here}/mine.py:symmetric", "stapo-mine"),
+        ("stapo", "name=mine:symmetric", "mine:symmetric", "stapo-mine"),
+    ],
+)
+def test_a_selector_of_the_command_line_is_found_from_anywhere_and_part_of_the_label(
+    overlay: Path, monkeypatch: pytest.MonkeyPatch, method: str, override: str, name: str, label: str
+) -> None:
+    monkeypatch.chdir(overlay.parent)
+    monkeypatch.syspath_prepend(overlay.parent)
+    config = compose([f"method={method}", *MINI, f"actor_rollout_ref.selector.{override}"])
+    selector = config.actor_rollout_ref.selector
+    assert (selector.name, config.run.method) == (name.format(here=overlay.parent), label)
+    assert own.file_of(selector.name) == overlay.parent / "mine.py"  # of which the run keeps a copy
+    assert selector_from(selector).parameters.keys() == {"tau_p", "q"}
 
 
 def test_its_function_selects_in_two_passes(overlay: Path) -> None:
@@ -78,15 +93,6 @@ def test_its_function_selects_in_two_passes(overlay: Path) -> None:
     found = selector.select(stats)
     assert math.isclose(found.threshold, 0.2, rel_tol=1e-6)  # the median of the three rare tokens' entropies
     assert found.keep_N.tolist() == [False, True, True, True]
-
-
-def test_a_selector_of_the_command_line_is_found_from_anywhere_and_labels_by_its_file(
-    overlay: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(overlay.parent)
-    config = compose(["method=stapo", *MINI, "actor_rollout_ref.selector.name=mine.py:symmetric"])
-    assert config.actor_rollout_ref.selector.name == f"{overlay.parent / 'mine.py'}:symmetric"
-    assert config.run.method == "stapo-mine"
 
 
 def test_the_run_records_its_own_copy_of_the_function_and_its_hash(overlay: Path, tmp_path: Path) -> None:
@@ -114,31 +120,27 @@ def test_any_text_of_an_overlay_arrives(overlay: Path, value: str) -> None:
     assert compose([f"method={overlay}", *MINI]).trainer.project_name == value
 
 
-def test_what_is_no_method_is_refused(overlay: Path) -> None:
-    with pytest.raises(BadInput):
-        compose(["method=nosuch.yaml", *MINI])
-    overlay.write_text("- a list\n")
-    with pytest.raises(BadInput):
-        compose([f"method={overlay}", *MINI])
-    overlay.write_text(OVERLAY.replace("tau_p", "tau_x"))
+@pytest.mark.parametrize("text", [None, "- a list\n", OVERLAY.replace("tau_p", "tau_x")])
+def test_what_is_no_method_is_refused(overlay: Path, text: str | None) -> None:
+    if text is None:
+        overlay.unlink()
+    else:
+        overlay.write_text(text)
     with pytest.raises(BadInput):
         compose([f"method={overlay}", *MINI])
 
 
 @pytest.mark.parametrize(("name", "text"), [
-    ("nosuch", FUNCTION), ("nosuch.py:f", FUNCTION), ("mine.py:nosuch", FUNCTION),
-    ("mine.py:symmetric", "import nosuchmodule"), ("mine.py:symmetric", "def symmetric(:"),
+    ("nosuch", FUNCTION), ("nosuch.py:f", FUNCTION), ("no.such:f", FUNCTION), ("mine.py:nosuch", FUNCTION),
+    ("mine.py:OVERLAY", "OVERLAY = 1"), ("mine.py:symmetric", "import nosuch"),
+    ("mine.py:symmetric", "def symmetric(:"),
+    ("mine.py:symmetric", FUNCTION.replace("least=0.0", "least")),  # a parameter without a value
 ])  # fmt: skip
 def test_a_selector_that_is_not_there_or_does_not_load_is_refused(
     overlay: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(overlay.parent)
     (overlay.parent / "mine.py").write_text(text)
+    own.load.cache_clear()
     with pytest.raises(BadInput):
         selector_from({"name": name})
-
-
-def test_a_parameter_without_a_value_is_refused(overlay: Path) -> None:
-    (overlay.parent / "mine.py").write_text(FUNCTION.replace("least=0.0", "least"))
-    with pytest.raises(ValueError, match="least"):
-        SelectorConfig(name=f"{overlay.parent / 'mine.py'}:symmetric")

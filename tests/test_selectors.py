@@ -19,6 +19,7 @@ from stapo_training.selection.selectors import (
     silence_low_probability,
     silence_random,
     silence_spurious,
+    silence_spurious_wrong,
     top_entropy,
 )
 from stapo_training.selection.token_stats import TokenStats
@@ -38,24 +39,34 @@ def kept(selection: Selection) -> list[int]:
     return selection.keep_N.int().tolist()
 
 
-def test_s2t_by_hand() -> None:
-    # tokens 0-3 are candidates with entropies 0.1, 0.2, 0.3, 0.5: the 0.75-quantile is 0.3 + 0.25 * 0.2 = 0.35
-    s = stats(
-        p=[0.001, 0.0015, 0.0001, 0.0019, 0.00201, 0.001, 0.9, 0.001],
-        h=[0.1, 0.2, 0.3, 0.5, 0.01, 0.01, 0.01, 0.01],
-        a=[0.5, 0.5, 0.5, 0.5, 0.5, -0.5, 0.5, 0.0],
-    )
-    chosen = silence_spurious(s, tau_p=0.002, q=0.75)
-    assert chosen.candidate_N.int().tolist() == [1, 1, 1, 1, 0, 0, 0, 0]  # p < tau_p and A > 0
-    assert chosen.threshold == pytest.approx(0.35, abs=1e-7)
-    assert kept(chosen) == [0, 0, 0, 1, 1, 1, 1, 1]
+# tokens 0 to 3 are right responses' candidates, 5 to 8 wrong ones'; 4 is too probable, 10 has no advantage, 11 is
+# outside the response. The 0.75-quantile of 0.1, 0.2, 0.3, 0.5 is 0.3 + 0.25 x 0.2 = 0.35, the 0.25-quantile 0.175.
+P = [0.001, 0.0015, 0.0001, 0.0019, 0.00201, 0.001, 0.0015, 0.0001, 0.0019, 0.9, 0.001, 0.001]
+H = [0.1, 0.2, 0.3, 0.5, 0.01, 0.1, 0.2, 0.3, 0.5, 0.01, 0.01, 9.0]
+ADVANTAGE = [0.5] * 5 + [-0.5] * 4 + [0.5, 0.0, 0.5]
+RESPONSE = [1] * 11 + [0]
+KEY = [0.9, 0.2, 0.4, 0.1, *[0.01] * 8]
+RIGHT, WRONG, NEITHER = {0, 1, 2, 3}, {5, 6, 7, 8}, set()
+BY_HAND = {  # name -> candidates, silenced, threshold
+    "keep_all": (NEITHER, NEITHER, -math.inf),
+    "silence_spurious": (RIGHT, {0, 1, 2}, 0.35),
+    "silence_spurious_wrong": (WRONG, {5, 6, 7}, 0.35),
+    "silence_low_probability": (RIGHT, RIGHT, math.inf),
+    "silence_high_entropy": (RIGHT, {1, 2, 3}, 0.175),
+    "silence_random": (RIGHT, {1, 2, 3}, 0.9),  # the floor(0.75 x 4) smallest keys
+    "top_entropy": (set(range(11)), set(range(11)) - {2, 3, 7, 8}, 0.3),  # 0.2 x 11 is three; two tie with the third
+}
 
 
-def test_a_token_outside_the_response_is_neither_candidate_nor_kept() -> None:
-    s = stats([0.001, 0.001], [0.1, 0.2], [1.0, 1.0], [0, 1])
-    chosen = silence_spurious(s, tau_p=0.002, q=1.0)
-    assert chosen.candidate_N.int().tolist() == [0, 1]
-    assert kept(chosen) == [0, 0]
+@pytest.mark.parametrize("name", SELECTORS)
+def test_every_selector_by_hand_with_its_parameters_from_the_configuration(name: str) -> None:
+    tokens = stats(P, H, ADVANTAGE, RESPONSE, KEY)
+    chosen = SelectorConfig(name=name, tau_p=0.002, q=0.75, share=0.2).select(tokens)
+    candidates, silenced, threshold = BY_HAND[name]
+    assert set(chosen.candidate_N.nonzero().flatten().tolist()) == candidates
+    assert set((tokens.response_N & ~chosen.keep_N).nonzero().flatten().tolist()) == silenced
+    assert chosen.threshold == pytest.approx(threshold, abs=1e-7)
+    assert not chosen.keep_N[11]
 
 
 def test_a_response_can_be_silenced_whole() -> None:
@@ -76,10 +87,6 @@ def test_top_entropy_by_hand() -> None:
 def test_top_entropy_ranks_response_tokens_only_and_keeps_ties() -> None:
     s = stats([0.5] * 5, [9.0, 0.4, 0.4, 0.1, 0.2], [1.0] * 5, [0, 1, 1, 1, 1])
     assert kept(top_entropy(s, share=0.25)) == [0, 1, 1, 0, 0]
-
-
-def test_keep_all_is_the_response() -> None:
-    assert kept(keep_all(stats([0.001] * 3, [0.1] * 3, [1.0] * 3, [1, 0, 1]))) == [1, 0, 1]
 
 
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=60), st.floats(0.001, 0.999))
@@ -114,6 +121,7 @@ def with_keys(tokens: list[tuple]) -> TokenStats:
 def selectors(q: float) -> list:
     return [
         partial(silence_spurious, tau_p=0.002, q=q),
+        partial(silence_spurious_wrong, tau_p=0.002, q=q),
         partial(silence_high_entropy, tau_p=0.002, q=q),
         partial(silence_random, tau_p=0.002, q=q),
         partial(silence_low_probability, tau_p=0.002),
@@ -155,23 +163,7 @@ def test_a_given_threshold_selects_as_the_one_that_was_found(tokens, q) -> None:
         assert kept(select(whole, threshold=found.threshold)) == kept(found)
 
 
-@given(TOKENS, st.floats(0, 1))
-def test_random_silences_the_same_number_as_its_share(tokens, q) -> None:
-    chosen = silence_random(with_keys(tokens), tau_p=0.002, q=q)
-    candidates = int(chosen.candidate_N.sum())
-    silenced = int((chosen.candidate_N & ~chosen.keep_N).sum())
-    assert silenced == math.floor(q * candidates + 1e-9)
-
-
 FOUR = {"p": [0.001] * 4, "h": [0.1, 0.2, 0.3, 0.5], "a": [1.0] * 4}
-
-
-def test_the_high_entropy_ablation_mirrors_s2t() -> None:
-    # the 0.25-quantile of 0.1, 0.2, 0.3, 0.5 is 0.175: strictly above it are three of four, as S2T silences three
-    chosen = silence_high_entropy(stats(**FOUR), tau_p=0.002, q=0.75)
-    assert chosen.threshold == pytest.approx(0.175, abs=1e-7)
-    assert kept(chosen) == [1, 0, 0, 0]
-    assert kept(silence_spurious(stats(**FOUR), tau_p=0.002, q=0.75)) == [0, 0, 0, 1]
 
 
 def test_the_random_ablation_by_hand() -> None:
@@ -197,12 +189,6 @@ def test_degenerate_cases(select) -> None:
     assert math.isinf(nothing.threshold)
     if select is not silence_random:
         assert run([0.001] * 4, [0.2] * 4, [1.0] * 4, 0.75) == [1, 1, 1, 1]  # ties
-
-
-def test_full_mask_is_s2t_with_q_1() -> None:
-    s = stats([0.001, 0.0019, 0.0021, 0.001], [0.3, 0.1, 0.1, 0.1], [1.0, 1.0, 1.0, -1.0])
-    assert kept(silence_low_probability(s, tau_p=0.002)) == [0, 0, 1, 1]
-    assert kept(silence_spurious(s, tau_p=0.002, q=1.0)) == [0, 0, 1, 1]
 
 
 def test_a_value_that_is_not_finite_is_an_error_that_names_the_place() -> None:
@@ -243,28 +229,3 @@ def test_a_wrong_selector_is_refused_by_key(config: dict) -> None:
 )
 def test_how_a_mini_batch_is_trained(config: dict, plan: str) -> None:
     assert selector_from({"name": "silence_spurious"} | config).plan == plan
-
-
-BY_HAND = {  # tau_p 0.01, q 0.5, share 0.3; entropies 0.1 and 0.2 of the two candidates have the median 0.15
-    "keep_all": [1, 1, 1, 1],
-    "silence_spurious": [0, 1, 1, 1],
-    "silence_low_probability": [0, 0, 1, 1],
-    "silence_high_entropy": [1, 0, 1, 1],
-    "top_entropy": [0, 1, 1, 0],
-}
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_every_selector_gets_its_parameters_from_the_configuration(name: str) -> None:
-    tokens = [(0.001, 0.1, 1.0, True), (0.001, 0.2, 1.0, True), (0.9, 3.0, 1.0, True), (0.9, 0.1, -1.0, True)]
-    found = kept(SelectorConfig(name=name, tau_p=0.01, q=0.5, share=0.3).select(with_keys(tokens)))
-    if name == "silence_random":  # one of the two, by the hash of its keys
-        assert (sum(found[:2]), found[2:]) == (1, [1, 1])
-    else:
-        assert found == BY_HAND[name]
-
-
-def test_a_selector_with_a_parameter_that_the_configuration_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stapo_training.selection.selectors.keep_all", lambda stats, *, cut: None)
-    with pytest.raises(ValueError, match="cut"):
-        SelectorConfig(name="keep_all")

@@ -16,33 +16,35 @@ def paper() -> Any:
     return compose([])
 
 
-def test_1_dual_clip_is_out_of_reach_but_for_dapo(paper: Any) -> None:
-    assert paper.actor_rollout_ref.actor.clip_ratio_c == 1e9  # veRL: 3
-    assert compose(["method=dapo"]).actor_rollout_ref.actor.clip_ratio_c == 10
+PINNED = {  # beside what decided.yaml holds; in brackets veRL's own
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.rollout_correction.rollout_is": None,
+    "algorithm.rollout_correction.rollout_rs": None,
+    "algorithm.rollout_correction.bypass_mode": False,
+    "actor_rollout_ref.actor.calculate_entropy": False,
+    "actor_rollout_ref.actor.shuffle": False,
+    "actor_rollout_ref.actor.ppo_epochs": 1,
+    "actor_rollout_ref.rollout.calculate_log_probs": True,
+    "actor_rollout_ref.rollout.top_k": -1,
+    "actor_rollout_ref.rollout.val_kwargs.do_sample": True,  # (False)
+}
 
 
-def test_2_defaults_that_are_not_the_papers(paper: Any) -> None:
-    actor = paper.actor_rollout_ref.actor
-    assert paper.algorithm.adv_estimator == "grpo"  # veRL: gae
-    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.28)  # veRL: 0.2, 0.2
-    assert (actor.optim.weight_decay, actor.optim.lr_warmup_steps) == (0.1, 10)  # veRL: 0.01, -1
-    assert (actor.optim.lr, actor.optim.lr_scheduler_type) == (1e-6, "constant")
+@pytest.mark.parametrize("key", PINNED)
+def test_what_is_a_setting_is_pinned(paper: Any, key: str) -> None:
+    from omegaconf import OmegaConf
+
+    assert OmegaConf.select(paper, key) == PINNED[key]
 
 
-def test_3_the_advantage_is_divided_by_the_unbiased_deviation(paper: Any) -> None:
+def test_3_the_advantage_is_divided_by_the_unbiased_deviation() -> None:
     import numpy as np
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-    assert paper.algorithm.norm_adv_by_std_in_grpo is True
     group = np.array(["a", "a"], dtype=object)
     advantage, _ = compute_grpo_outcome_advantage(torch.tensor([[1.0], [-1.0]]), torch.ones(2, 1), group)
     # mean 0, unbiased deviation sqrt(2): 1 / 1.41421
     assert advantage.flatten().tolist() == pytest.approx([0.70711, -0.70711], abs=1e-5)
-
-
-def test_6_no_entropy_in_the_graph(paper: Any) -> None:
-    assert paper.actor_rollout_ref.actor.calculate_entropy is False
-    assert paper.actor_rollout_ref.actor.entropy_coeff == 0
 
 
 @pytest.mark.parametrize("machine", ["1gpu", "64gpu"])
@@ -52,10 +54,8 @@ def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
     from stapo_training.selection.token_stats import entropy
 
     a = compose(["size=qwen3-8b", f"hardware={machine}"]).actor_rollout_ref
-    assert a.model.use_fused_kernels is False
-    assert a.actor.use_fused_kernels is False
+    assert (a.model.use_fused_kernels, a.actor.use_fused_kernels) == (False, False)
     assert a.actor.fsdp_config.entropy_from_logits_with_chunking is True
-    assert (a.actor.fsdp_config.model_dtype, a.actor.fsdp_config.dtype) == ("fp32", "bfloat16")
     logits = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.bfloat16)
     assert entropy_from_logits(logits).dtype == torch.bfloat16
     # p = (0.0900, 0.2447, 0.6652): 0.2167 + 0.3445 + 0.2712
@@ -63,21 +63,9 @@ def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
         assert entropy(logits).tolist() == pytest.approx([0.832396], abs=2e-6)
 
 
-def test_8_the_mismatch_is_measured_and_not_corrected(paper: Any) -> None:
-    correction = paper.algorithm.rollout_correction
-    assert (correction.rollout_is, correction.rollout_rs, correction.bypass_mode) == (None, None, False)
-    assert paper.actor_rollout_ref.rollout.calculate_log_probs is True
-
-
-def test_9_the_temperature_is_one_so_that_probabilities_are_the_policys(paper: Any) -> None:
-    rollout = paper.actor_rollout_ref.rollout
-    assert (rollout.temperature, rollout.top_p, rollout.top_k) == (1.0, 1.0, -1)
-
-
-def test_10_sequences_stay_in_their_mini_batch(paper: Any) -> None:
+def test_10_sequences_stay_in_their_mini_batch() -> None:
     from stapo_training.verl_ext.balance import balanced_order
 
-    assert paper.trainer.balance_batch is True
     # two mini-batches of four on two ranks: 9 + 1 against 5 + 4 in the first, 8 + 2 against 7 + 3 in the second
     assert balanced_order([9, 5, 4, 1, 2, 7, 8, 3], ranks=2, mini_batch=4) in (
         [[0, 3, 4, 6], [1, 2, 5, 7]],
@@ -86,7 +74,6 @@ def test_10_sequences_stay_in_their_mini_batch(paper: Any) -> None:
         [[1, 2, 4, 6], [0, 3, 5, 7]],
     )
     assert balanced_order([3, 1, 2, 9], ranks=1, mini_batch=2) == [[0, 1, 2, 3]]
-    assert (paper.actor_rollout_ref.actor.shuffle, paper.actor_rollout_ref.actor.ppo_epochs) == (False, 1)
 
 
 def test_11_the_first_rollout_step_has_a_learning_rate_of_zero(paper: Any) -> None:
@@ -104,21 +91,11 @@ def test_11_the_first_rollout_step_has_a_learning_rate_of_zero(paper: Any) -> No
     assert rates[9:] == pytest.approx([9e-7, 1e-6, 1e-6])
 
 
-def test_12_validation_samples(paper: Any) -> None:
-    val = paper.actor_rollout_ref.rollout.val_kwargs
-    assert (val.do_sample, val.temperature, val.top_p) == (True, 1.0, 1.0)  # veRL: greedy
-    assert val.n >= 4  # a task may ask for more; veRL: 1
-
-
 @pytest.mark.parametrize("source", ["math_dapo", "aime24", "a name that veRL does not know"])
 def test_14_the_reward_does_not_depend_on_the_data_source(source: str) -> None:
     from stapo_training.reward import compute_score
 
     assert compute_score(source, r"so \boxed{42}", "42")["score"] == 1.0
-
-
-def test_16_the_verifier_is_named(paper: Any) -> None:
-    assert paper.reward.custom_reward_function.reward_kwargs.verifier == "strict_box"
 
 
 def test_18_the_gradient_is_clipped_by_the_optimizers_key() -> None:
@@ -162,17 +139,6 @@ def test_19_so_the_covariance_methods_run_on_packed_batches(method: str, machine
     assert (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu) == (True, 32768)
 
 
-def test_20_forward_passes_are_split_as_the_update_is(paper: Any) -> None:
-    # veRL's worker asserts it, after the GPUs are taken
-    for config in (paper, compose(["method=entropy20"])):
-        a = config.actor_rollout_ref
-        assert a.rollout.log_prob_use_dynamic_bsz == a.ref.log_prob_use_dynamic_bsz == a.actor.use_dynamic_bsz
-
-
-def test_21_sapos_aggregation_is_what_verls_function_uses() -> None:
-    assert compose(["method=sapo"]).actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean"
-
-
 @pytest.mark.parametrize(
     ("length", "answer", "reward"),
     [
@@ -197,21 +163,11 @@ def test_dapo_punishes_overlong_responses_over_the_last_fifth(length: int, answe
             return rf"\boxed{{{answer}}}"
 
     config = compose(["method=dapo"])
-    row = DataProto(
-        batch=TensorDict(
-            {
-                "responses": torch.zeros(1, 15360, dtype=torch.long),
-                "attention_mask": torch.zeros(1, 16384, dtype=torch.long),
-            },
-            batch_size=1,
-        ),
-        non_tensor_batch={
-            "data_source": np.array(["math_dapo"], dtype=object),
-            "reward_model": np.array([{"ground_truth": "42"}], dtype=object),
-        },
-    )
-    assert row.batch is not None
-    row.batch["attention_mask"][0, 1024 : 1024 + length] = 1
+    mask = torch.zeros(1, 16384, dtype=torch.long)
+    mask[0, 1024 : 1024 + length] = 1
+    fields = {"responses": torch.zeros(1, 15360, dtype=torch.long), "attention_mask": mask}
+    given = {"data_source": "math_dapo", "reward_model": {"ground_truth": "42"}}
+    row = DataProto(TensorDict(fields, 1), {k: np.array([v], dtype=object) for k, v in given.items()})
 
     async def score() -> dict:
         manager: Any = get_reward_manager_cls(config.reward.reward_manager.name)

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from stapo_results import store
+from stapo_results.errors import BadInput
 from stapo_results.schema import Run, StepMetrics
+from stapo_training.methods import advantage_from, listing, methods, proxy_from, selector_from
 from stapo_training.pages import compose
-from stapo_training.registry import methods
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -115,26 +116,6 @@ def test_lp_reg_draws_a_token_to_its_proxy_and_leaves_the_others_to_the_clip() -
     assert found == pytest.approx((0.5 + 0.306853 / 2 + 1 + 0.5 - 10) / 4, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "actor_rollout_ref.proxy.min_p=0",
-        "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
-        "algorithm.rollout_correction.rollout_is=token",
-        "algorithm.rollout_correction.bypass_mode=true",
-        "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2",
-        "actor_rollout_ref.model.use_fused_kernels=true",
-    ],
-)
-def test_what_does_not_go_with_lp_reg_is_refused(override: str) -> None:
-    from stapo_results.errors import BadInput
-    from stapo_training.methods import proxy_from
-
-    config = compose(["method=lp-reg", override])
-    with pytest.raises(BadInput, match=override.partition("=")[0].replace(".", r"\.")):
-        proxy_from(config.actor_rollout_ref, config.algorithm)
-
-
 @pytest.mark.parametrize(("method", "weights"), [("tis", [2.0, 1.0, 0.2, 2.0]), ("icepop", [3.0, 1.0, 0.0, 0.0])])
 def test_rollout_correction_weighs_by_trainer_over_sampler(method: str, weights: list[float]) -> None:
     from tensordict import TensorDict
@@ -165,27 +146,6 @@ def test_w_reinforce_has_no_baseline() -> None:
     assert advantages.flatten().tolist() == pytest.approx([0.1, 0.1, -1.0, 0.0, 0.1, 0.1])
 
 
-@pytest.mark.parametrize(("method", "expected"), [("ar", (0.2, 0.0)), ("lopti", (0.0, 0.4)), ("ar-lopti", (0.3, 0.5))])
-def test_reweighting_and_isolation_have_their_scripts_values(method: str, expected: tuple[float, float]) -> None:
-    from stapo_training.methods import advantage_from
-
-    found = advantage_from(compose([f"method={method}"]).actor_rollout_ref)
-    assert (found.reweight, found.isolate) == expected
-
-
-@pytest.mark.parametrize(
-    "override", ["selector.name=silence_spurious", "actor.use_kl_loss=true", "token_log.mode=full"]
-)
-def test_isolation_stands_alone(override: str) -> None:
-    from stapo_results.errors import BadInput
-    from stapo_training.methods import advantage_from
-
-    config = compose(["method=lopti", f"actor_rollout_ref.{override}"]).actor_rollout_ref
-    with pytest.raises(BadInput) as caught:
-        advantage_from(config)
-    assert override.partition("=")[0] in str(caught.value)
-
-
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_method_has_a_record_of_five_steps_at_least(method: str) -> None:
     """The schema refuses metrics that are not finite."""
@@ -201,13 +161,43 @@ def test_every_method_has_a_record_of_five_steps_at_least(method: str) -> None:
     assert all(found)
 
 
-@pytest.mark.parametrize("method", ["stapo", "entropy20"])
-def test_a_selector_on_parts_of_sequences_is_refused(method: str) -> None:
-    from stapo_results.errors import BadInput
-    from stapo_training.methods import selector_from
+A = "actor_rollout_ref."
+ULYSSES = f"{A}actor.fsdp_config.ulysses_sequence_parallel_size"
 
-    key = "actor.fsdp_config.ulysses_sequence_parallel_size"
-    config = compose([f"method={method}", f"actor_rollout_ref.{key}=2"]).actor_rollout_ref
+
+@pytest.mark.parametrize(
+    ("method", "override", "cure"),
+    [
+        ("lp-reg", f"{A}proxy.min_p=0", f"{A}actor.policy_loss.loss_mode=vanilla"),
+        ("lp-reg", f"{A}actor.policy_loss.loss_mode=vanilla", f"{A}actor.policy_loss.loss_mode=lp_reg"),
+        ("lp-reg", "algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is=null"),
+        ("lp-reg", "algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.bypass_mode=False"),
+        ("lp-reg", f"{A}model.use_fused_kernels=true", f"{A}model.use_fused_kernels=false"),
+        ("stapo", f"{A}model.use_fused_kernels=true", f"{A}model.use_fused_kernels=false"),
+        *((m, f"{ULYSSES}=2", f"{ULYSSES}=1") for m in ("lp-reg", "entropy20")),
+        ("stapo", f"{A}actor.policy_loss.loss_mode=gspo", f"{A}selector.form=two_pass"),
+        ("stapo", f"{A}actor.entropy_coeff=0.1", f"{A}selector.form=two_pass"),
+        ("stare", "algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.bypass_mode=False"),
+        ("stare", f"{A}actor.policy_loss.loss_mode=gspo", f"{A}actor.policy_loss.loss_mode=vanilla"),
+        ("ar", f"{A}actor.entropy_coeff=0.1", f"{A}actor.entropy_coeff=0"),
+        ("lopti", f"{A}selector.name=silence_spurious", f"{A}selector.name=keep_all"),
+        ("lopti", f"{A}actor.use_kl_loss=true", f"{A}actor.use_kl_loss=False"),
+        ("lopti", f"{A}token_log.mode=full", f"{A}token_log.mode=off"),
+    ],
+)
+def test_what_does_not_go_with_a_method_is_refused_with_what_does(method: str, override: str, cure: str) -> None:
+    config = compose([f"method={method}", override])
+    a = config.actor_rollout_ref
     with pytest.raises(BadInput) as caught:
-        selector_from(config.selector, config.actor)
-    assert (caught.value.found, caught.value.next_step) == (2, f"set actor_rollout_ref.{key}=1")
+        (selector_from(a.selector, a.actor), advantage_from(a, config.algorithm), proxy_from(a, config.algorithm))
+    assert caught.value.next_step == f"set {cure}"
+    assert override.partition("=")[0].removeprefix(A).rpartition(".")[2] in str(caught.value)
+
+
+def test_one_method_is_shown_with_its_needs_and_its_overlay() -> None:
+    shown = listing(ROOT / "results" / "records", "Lopti").splitlines()
+    assert shown[0].startswith("lopti: ")
+    assert "  needs actor_rollout_ref.token_log.mode=off" in shown
+    assert "      isolate: 0.4" in shown
+    with pytest.raises(BadInput, match="stare"):
+        listing(ROOT, "STAREE")

@@ -199,13 +199,12 @@ class Step:
         logp = torch.cat([s["old_log_probs"] for s in self.sequences if s["advantages"][0] > 0]).sort().values
         tokens, shares = len(self.sequences) * self.sizes.response_tokens, self.sizes.shares
         tau_p = {share: float(logp[max(2, round(share * tokens))].exp()) for share in shares}
-        s2t = {"name": "silence_spurious", "q": 0.75, "log_entropy": False}
+        s2t = {"name": "silence_spurious", "q": 0.75}
         fixed = s2t | {"tau_p": tau_p[shares[len(shares) // 2]]}
         yield "justrl", {"name": "keep_all"}
         yield "old", fixed | {"policy": "old"}
         yield "micro", fixed | {"scope": "micro_batch"}
         yield "two_pass", fixed | {"form": "two_pass"}
-        yield "speculative + current entropy", fixed | {"log_entropy": True}
         for share in shares:
             yield f"speculative {share:.2%}", s2t | {"tau_p": tau_p[share]}
 

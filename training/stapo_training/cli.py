@@ -210,7 +210,7 @@ class Methods:
     """Folder with records. Default: results/records, where it is there."""
 
     def __call__(self) -> int:
-        from stapo_training.registry import listing
+        from stapo_training.methods import listing
 
         if self.records and not self.records.is_dir():
             raise BadInput("no such folder of records", found=self.records, next_step="leave --records out")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stapo_results.store import write_json
-from stapo_training.registry import definition_of, methods
+from stapo_training.methods import definition_of, methods
 from stapo_training.run.configuration import compose
 
 _PLACE = ("size=mini", "hardware=cpu", "run.base=unused", "run.out=unused")

@@ -1,95 +1,115 @@
-"""From a method's configuration to its selector."""
+"""What a method is: its parts of the configuration, what goes with them, and its entry in `registry.yaml`."""
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from stapo_results.errors import BadInput
+from stapo_results import store
+from stapo_results.errors import BadInput, meant
+from stapo_results.schema import Run
 from stapo_training.selection import own
 
 if TYPE_CHECKING:
-    import torch
-
     from stapo_training.selection.selectors import Selection
-    from stapo_training.selection.token_stats import TokenStats
 
 Select = Callable[..., "Selection"]
+Needs = dict[str, tuple[Any, ...]]
+"""Key of the configuration -> the values that go with a part of a method."""
 SELECTORS = (
-    *("keep_all", "silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"),
-    "top_entropy",
+    *("keep_all", "silence_spurious", "silence_spurious_wrong", "silence_low_probability", "silence_high_entropy"),
+    *("silence_random", "top_entropy"),
 )
-M = TypeVar("M", bound=BaseModel)
-
 PER_TOKEN_LOSSES = ("vanilla", "cispo")
 """veRL's policy losses in which a token's term depends on no other token's mask, and which aggregate as they are told
 (sapo takes the mean of sequence means whatever is set)."""
+_ACTOR = "actor_rollout_ref.actor."
+# statistics come from the logits, and no test has run a selector on parts of sequences
+_LOGITS: Needs = {
+    f"{_ACTOR}use_fused_kernels": (False,),
+    f"{_ACTOR}ulysses_sequence_parallel_size": (1,),
+    f"{_ACTOR}fsdp_config.ulysses_sequence_parallel_size": (1,),
+}
+_TOKEN_BY_TOKEN: Needs = {f"{_ACTOR}policy_loss.loss_mode": PER_TOKEN_LOSSES, f"{_ACTOR}entropy_coeff": (0,)}
+_OLD_PASS: Needs = {"algorithm.rollout_correction.bypass_mode": (False,)}
+_CURES = {f"{_ACTOR}use_fused_kernels": "actor_rollout_ref.model.use_fused_kernels=false"}
+_FILE = Path(__file__).with_name("registry.yaml")
+_WEIGHTS = {2.0: "tis", "0.5_5.0": "icepop"}
 
 
-class SelectorConfig(BaseModel):
+P = TypeVar("P", bound=BaseModel)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @property
+    def needs(self) -> Needs:
+        """What other keys have to hold."""
+        return {}
+
+
+def _function(name: str) -> Select:
+    from stapo_training.selection import selectors  # here: what a method is can be read without torch
+
+    return own.load(name) if own.is_own(name) else getattr(selectors, name)
+
+
+class SelectorConfig(_Part):
     """`actor_rollout_ref.selector` of the Hydra configuration.
 
-    name: one of `SELECTORS`, or FILE.py:FUNCTION (selection/own.py), which is never trained by a guess.
+    name: one of `SELECTORS`, or one of somebody's own (selection/own.py), which is never trained by a guess.
     policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
         policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
     scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss
         function alone can see), or one response (the same with micro-batches of one).
     form: how policy `current` over the mini-batch is computed. `two_pass` asks a forward pass first and is the
         reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
-        the same gradient (verl_ext/speculative.py); top_entropy always takes two_pass.
-    log_entropy: log the current policy's entropy over all response tokens; without it, and without a token log, only
-        candidates' are computed.
+        the same gradient (verl_ext/speculative.py); top_entropy always takes two_pass, since a guess of its threshold
+        has wrong tokens in every sequence.
     seed: of the random selector.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     policy: Literal["current", "old"] = "current"
     scope: Literal["mini_batch", "micro_batch", "response"] = "mini_batch"
     form: Literal["speculative", "two_pass"] = "speculative"
-    tau_p: float = Field(0.002, gt=0, le=1)
-    q: float = Field(0.75, ge=0, le=1)
-    share: float = Field(0.2, gt=0, le=1)
-    seed: int = Field(0, ge=0)
-    log_entropy: bool = True
+    tau_p: Annotated[float, Field(gt=0, le=1)] = 0.002
+    q: Annotated[float, Field(ge=0, le=1)] = 0.75
+    share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    seed: Annotated[int, Field(ge=0)] = 0
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in SELECTORS and not own.is_own(name):
-            raise ValueError(f"no such selector; one of {', '.join(SELECTORS)}, or FILE.py:FUNCTION")
+            raise ValueError(
+                f"no such selector; one of {', '.join(SELECTORS)}, FILE.py:FUNCTION or package.module:FUNCTION"
+            )
+        if own.is_own(name):
+            keywords = [p for p in signature(own.load(name)).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+            required = {p.name for p in keywords if p.default is Parameter.empty}
+            if unknown := required - cls.model_fields.keys() - {"pool", "threshold"}:
+                raise ValueError(f"{name} takes {', '.join(unknown)}, which SelectorConfig does not have")
         return name
-
-    @model_validator(mode="after")
-    def _consistent(self) -> SelectorConfig:
-        _ = self.parameters  # a selector whose parameters are no fields here is found before a run, not in it
-        return self
 
     @property
     def parameters(self) -> dict[str, float]:
         """The values of the selector's own parameters, which its function names."""
-        keywords = [p for p in signature(self._function).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
-        taken = [p for p in keywords if p.name not in ("pool", "threshold")]
-        fields = type(self).model_fields
-        if unknown := [p.name for p in taken if p.name not in fields and p.default is Parameter.empty]:
-            raise ValueError(f"{self.name} takes {', '.join(unknown)}, which SelectorConfig does not have")
-        return {p.name: getattr(self, p.name) for p in taken if p.name in fields}
-
-    @property
-    def _function(self) -> Select:
-        from stapo_training.selection import selectors  # here: what a method is can be read without torch
-
-        return own.load(self.name) if own.is_own(self.name) else getattr(selectors, self.name)
+        return {k: getattr(self, k) for k in signature(_function(self.name)).parameters if k in type(self).model_fields}
 
     @property
     def select(self) -> Select:
         """The selector with its parameters bound: (stats, pool=..., threshold=...) -> Selection."""
-        return partial(self._function, **self.parameters)
+        return partial(_function(self.name), **self.parameters)
 
     @property
     def selects(self) -> bool:
@@ -99,14 +119,6 @@ class SelectorConfig(BaseModel):
     @property
     def needs_keys(self) -> bool:
         return self.name == "silence_random" or own.is_own(self.name)
-
-    def wants_entropy(self, stats: TokenStats) -> torch.Tensor:
-        """The tokens (N,) whose entropy has to be known: all, or the candidates, which need only probabilities."""
-        if self.log_entropy or self._ranks_freely:
-            return stats.response_N
-        from stapo_training.selection import selectors
-
-        return selectors.rare_in_correct(stats, self.tau_p)
 
     @property
     def plan(self) -> Literal["masked", "two_pass", "guessed", "local"]:
@@ -119,122 +131,65 @@ class SelectorConfig(BaseModel):
             return "local"
         if self.policy == "old":
             return "masked"
-        guessable = self.scope == "mini_batch" and not self._ranks_freely
+        guessable = self.scope == "mini_batch" and self.name != "top_entropy" and not own.is_own(self.name)
         return "guessed" if self.form == "speculative" and guessable else "two_pass"
 
     @property
-    def _ranks_freely(self) -> bool:
-        """Whether it may look at every token: a moved threshold of top_entropy has wrong tokens in every sequence, so
-        that all of them would be run again; of a function of somebody's own nothing is known."""
-        return self.name == "top_entropy" or own.is_own(self.name)
+    def needs(self) -> Needs:
+        """Logits; and where the number of kept tokens is known after the pass, by which the sum over tokens is then
+        divided, a loss that is such a sum."""
+        if not self.selects:
+            return {}
+        late = self.plan in ("guessed", "local")
+        return _LOGITS | ({f"{_ACTOR}loss_agg_mode": ("token-mean",)} | _TOKEN_BY_TOKEN if late else {})
 
 
-class AdvantageConfig(BaseModel):
+class AdvantageConfig(_Part):
     """`actor_rollout_ref.advantage` of the Hydra configuration: what becomes of the advantages before they are trained.
 
     reweight: alpha of Advantage Reweighting (`objectives.reweighted_advantage`); 0 changes nothing.
+    amplify: W of STARE (`objectives.amplified_advantage`); 1 changes nothing. rarest: the share of the tokens with
+        A > 0 that are amplified. target_entropy: nothing is while the mean entropy is at least this, in nats.
     isolate: eta of Lopti (`objectives.isolated_advantages`): two updates a mini-batch; 0 is one update of all tokens.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     reweight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    amplify: Annotated[float, Field(ge=1)] = 1.0
+    rarest: Annotated[float, Field(gt=0, le=1)] = 0.1
+    target_entropy: Annotated[float, Field(ge=0)] = 0.3
     isolate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
-
-def advantage_from(config: Any) -> AdvantageConfig:
-    """The validated part of `actor_rollout_ref`, checked against the selector, the loss and the token log.
-
-    Raises:
-        BadInput: naming the key, the value found and what is allowed.
-    """
-    advantage = validated(
-        AdvantageConfig, config.advantage, "actor_rollout_ref.advantage", "choose a method=... overlay"
-    )
-    actor = config.actor
-    if advantage.isolate or advantage.reweight:
-        for key, found, allowed in (
-            ("policy_loss.loss_mode", actor.policy_loss.loss_mode, PER_TOKEN_LOSSES),
-            ("entropy_coeff", actor.entropy_coeff, (0,)),
-        ):
-            if found not in allowed:
-                raise BadInput(
-                    f"actor_rollout_ref.actor.{key} does not go with actor_rollout_ref.advantage (token by token)",
-                    found=found,
-                    expected=" | ".join(map(str, allowed)),
-                    next_step=f"set actor_rollout_ref.actor.{key}={allowed[0]}",
-                )
-    if advantage.isolate:
-        alone = (
-            ("selector.name", config.selector.name, "keep_all"),
-            ("actor.use_kl_loss", config.actor.use_kl_loss, False),
-            ("token_log.mode", config.token_log.mode, "off"),
-        )
-        for key, found, expected in alone:
-            if found != expected:
-                raise BadInput(
-                    f"actor_rollout_ref.{key} does not go with advantage.isolate, which trains a mini-batch twice",
-                    found=found,
-                    expected=expected,
-                    next_step=f"set actor_rollout_ref.{key}={expected}",
-                )
-    return advantage
+    @property
+    def needs(self) -> Needs:
+        alone: Needs = {
+            "actor_rollout_ref.selector.name": ("keep_all",),
+            f"{_ACTOR}use_kl_loss": (False,),
+            "actor_rollout_ref.token_log.mode": ("off",),
+        }
+        changes = self.reweight or self.amplify > 1 or self.isolate
+        parts = (_TOKEN_BY_TOKEN, changes), (_OLD_PASS, self.amplify > 1), (alone, self.isolate)
+        return {key: allowed for needs, given in parts if given for key, allowed in needs.items()} | super().needs
 
 
-class ProxyConfig(BaseModel):
+class ProxyConfig(_Part):
     """`actor_rollout_ref.proxy` of the Hydra configuration: Lp-Reg's proxy distribution.
 
     min_p: tokens less probable than this share of the most probable one are noise; 0: no proxy.
     lowest: the share of the mini-batch's tokens with A < 0, from the least probable up, that may be drawn to it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
     lowest: Annotated[float, Field(gt=0, le=1)] = 0.01
 
-
-def proxy_from(config: Any, algorithm: Any = None) -> ProxyConfig:
-    """The validated part of `actor_rollout_ref`; `algorithm` too when given.
-
-    Raises:
-        BadInput: naming the key, the value found and what is allowed.
-    """
-    proxy = validated(ProxyConfig, config.proxy, "actor_rollout_ref.proxy", "choose a method=... overlay")
-    actor, loss = config.actor, config.actor.policy_loss.loss_mode
-    if (proxy.min_p > 0) != (loss == "lp_reg"):
-        raise BadInput(
-            "actor_rollout_ref.proxy.min_p and actor_rollout_ref.actor.policy_loss.loss_mode do not belong together",
-            found=f"min_p {proxy.min_p:g}, loss_mode {loss}",
-            expected="min_p above 0 with lp_reg, and with no other loss",
-            next_step="set neither, and choose method=lp-reg or another one",
-        )
-    if loss != "lp_reg":
-        return proxy
-    sharded, fsdp = "ulysses_sequence_parallel_size", actor.fsdp_config
-    conditions: list[tuple[str, Any, Any]] = [
-        ("actor_rollout_ref.model.use_fused_kernels", actor.use_fused_kernels, False),
-        (f"actor_rollout_ref.actor.{sharded}", actor[sharded], 1),
-        (f"actor_rollout_ref.actor.fsdp_config.{sharded}", fsdp[sharded], 1),
-    ]
-    if algorithm is not None:  # its weights have no place in this loss, and bypass_mode leaves out the proxy's pass
-        correction = algorithm.rollout_correction
-        conditions += [
-            (f"algorithm.rollout_correction.{key}", correction[key], expected)
-            for key, expected in (("rollout_is", None), ("bypass_mode", False))
-        ]
-    for key, found, expected in conditions:
-        if found != expected:
-            raise BadInput(
-                f"{key} does not go with Lp-Reg",
-                found=found,
-                expected=expected,
-                next_step=f"set {key}={'null' if expected is None else expected}, or choose another method=...",
-            )
-    return proxy
+    @property
+    def needs(self) -> Needs:
+        """Its loss, the old policy's logits, and no weights of the rollout correction: they have no place in it."""
+        own_loss: Needs = {f"{_ACTOR}policy_loss.loss_mode": ("lp_reg",)}
+        weights: Needs = {"algorithm.rollout_correction.rollout_is": (None,)}
+        return own_loss | _LOGITS | weights | _OLD_PASS if self.min_p else {}
 
 
-def validated(kind: type[M], config: Mapping[str, Any], where: str, next_step: str) -> M:
+def validated(kind: type[P], config: Mapping[str, Any], where: str, next_step: str) -> P:
     """A part of the Hydra configuration as its model.
 
     Raises:
@@ -252,48 +207,190 @@ def validated(kind: type[M], config: Mapping[str, Any], where: str, next_step: s
         ) from None
 
 
-def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfig:
-    """The validated selector of a configuration.
-
-    Args:
-        actor: `actor_rollout_ref.actor`; when given, its loss is checked against what the selector's plan can divide.
+def require(config: Mapping[str, Any], what: str, needs: Needs, cures: Mapping[str, str] = _CURES) -> None:
+    """Check what `what` needs of a configuration, or of those of its top parts that are given.
 
     Raises:
         BadInput: naming the key, the value found and what is allowed.
     """
-    selector = validated(
-        SelectorConfig, config, "actor_rollout_ref.selector", "choose a method=... overlay or correct the override"
-    )
-    if actor is not None and selector.selects:
-        _check_loss(selector, actor)
+    for key, allowed in needs.items():
+        top, *path = key.split(".")
+        if top in config and (found := reduce(operator.getitem, path, config[top])) not in allowed:
+            first = "null" if allowed[0] is None else allowed[0]
+            raise BadInput(
+                f"{key} does not go with {what}",
+                found=found,
+                expected=" | ".join(map(str, allowed)),
+                next_step=f"set {cures.get(key, f'{key}={first}')}",
+            )
+
+
+def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfig:
+    """The validated `actor_rollout_ref.selector`; `actor`, when given, is `actor_rollout_ref.actor`.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    where = "actor_rollout_ref.selector"
+    selector = validated(SelectorConfig, config, where, "choose a method=... overlay or correct the override")
+    if actor is not None:
+        what = f"selector.name={selector.name}, scope={selector.scope}, form={selector.form}"
+        two_pass = dict.fromkeys(selector.needs.keys() - _LOGITS.keys(), f"{where}.form=two_pass")
+        require({"actor_rollout_ref": {"actor": actor}}, what, selector.needs, _CURES | two_pass)
     return selector
 
 
-def _check_loss(selector: SelectorConfig, actor: Any) -> None:
-    """Statistics come from the logits; a plan that learns the number of kept tokens while it trains divides by it
-    afterwards, which is right only for a loss that is a sum over tokens."""
-    sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
-    conditions: list[tuple[str, Any, tuple]] = [
-        ("use_fused_kernels", actor.use_fused_kernels, (False,)),
-        # no test has run a selector on parts of sequences
-        ("fsdp_config.ulysses_sequence_parallel_size", sharded, (1,)),
+def advantage_from(config: Any, algorithm: Any = None) -> AdvantageConfig:
+    """The validated `advantage` of `actor_rollout_ref`, checked against the rest of it; `algorithm` too when given.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    where = "actor_rollout_ref.advantage"
+    advantage = validated(AdvantageConfig, config.advantage, where, "choose a method=... overlay")
+    require(_given(config, algorithm), where, advantage.needs)
+    return advantage
+
+
+def proxy_from(config: Any, algorithm: Any = None) -> ProxyConfig:
+    """The validated `proxy` of `actor_rollout_ref`, checked against the rest of it; `algorithm` too when given.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    where = "actor_rollout_ref.proxy"
+    proxy = validated(ProxyConfig, config.proxy, where, "choose a method=... overlay")
+    loss_alone = not proxy.min_p and config.actor.policy_loss.loss_mode == "lp_reg"
+    needs = {f"{_ACTOR}policy_loss.loss_mode": ("vanilla",)} if loss_alone else proxy.needs
+    require(_given(config, algorithm), f"{where}.min_p={proxy.min_p:g}", needs)
+    return proxy
+
+
+def _given(config: Any, algorithm: Any) -> dict[str, Any]:
+    return {"actor_rollout_ref": config} | ({} if algorithm is None else {"algorithm": algorithm})
+
+
+class Definition(AdvantageConfig, ProxyConfig):
+    """What a method trains: the numbers of its paper or script; those of the advantage and the proxy are there.
+
+    clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
+    largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
+    reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch. toward_proxy: the weight of
+    Lp-Reg's proxy. scope: the tokens that share one quantile, of the mini-batch or of each response.
+    """
+
+    loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "lp_reg"] = (
+        "clipped"
+    )
+    clip: tuple[float, float] = (0.2, 0.28)
+    truncation: float | None = None
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
+    kl: float = 0.0
+    advantage: Literal["grpo", "grpo_without_std", "w_reinforce"] = "grpo"
+    positive: float = 0.1
+    weights: Literal["none", "tis", "icepop"] = "none"
+    toward_proxy: float = 0.0
+    selector: str = "keep_all"
+    scope: Literal["mini_batch", "response"] = "mini_batch"
+    tau_p: float = 0.002
+    q: float = 0.75
+    share: float = 0.2
+
+    @property
+    def within_micro_batch(self) -> bool:
+        """Whether the method's published loss ranks the tokens of one micro-batch."""
+        return self.loss in ("clip_cov", "kl_cov")
+
+    @property
+    def needs(self) -> Needs:
+        """What the method refuses is every other value of these keys."""
+        return SelectorConfig(name=self.selector, scope=self.scope).needs | super().needs
+
+
+class Method(_Part):
+    """One entry.
+
+    page: of docs/methods. sources: where each number of `definition` that is not JustRL's comes from.
+    """
+
+    title: str
+    paper: str
+    page: str
+    does: str
+    definition: Definition = Definition()
+    sources: dict[str, str]
+
+
+def methods() -> dict[str, Method]:
+    """All entries by the names of their overlays."""
+    return {name: Method.model_validate(entry) for name, entry in yaml.safe_load(_FILE.read_text()).items()}
+
+
+def definition_of(config: Any) -> Definition:
+    """What a composed configuration trains, in the registry's terms.
+
+    Raises:
+        BadInput: for a rollout correction that cannot be worked out by hand.
+    """
+    a, algorithm = config.actor_rollout_ref, config.algorithm
+    actor, correction = a.actor, algorithm.rollout_correction
+    threshold = correction.rollout_is_threshold
+    known: Needs = {"rollout_is": (None, "token"), "rollout_is_threshold": tuple(_WEIGHTS), "rollout_rs": (None,)}
+    by_hand = {f"algorithm.rollout_correction.{k}": v for k, v in known.items()} | _OLD_PASS
+    require({"algorithm": algorithm}, "what can be worked out by hand", by_hand)
+    selector, loss = selector_from(a.selector), actor.policy_loss.loss_mode
+    truncates = loss in ("vanilla", "dppo_tv", "dppo_kl") and actor.clip_ratio_c < 1e9
+    parameters = {k: v for k, v in selector.parameters.items() if k in Definition.model_fields}
+    return Definition.model_validate(
+        {
+            "loss": "clipped" if loss == "vanilla" else loss,  # the others have veRL's name
+            "clip": (actor.tau_pos, actor.tau_neg) if loss == "sapo" else (actor.clip_ratio_low, actor.clip_ratio_high),
+            "truncation": actor.clip_ratio_c if truncates else None,
+            "aggregation": actor.loss_agg_mode,
+            "kl": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+            "advantage": algorithm.adv_estimator + ("" if algorithm.norm_adv_by_std_in_grpo else "_without_std"),
+            "weights": "none" if correction.rollout_is is None else _WEIGHTS[threshold],
+            "toward_proxy": actor.policy_loss.ppo_kl_coef if loss == "lp_reg" else 0.0,
+            "selector": selector.name,
+            "scope": "response" if selector.scope == "response" else "mini_batch",
+        }
+        | advantage_from(a).model_dump()
+        | proxy_from(a).model_dump()
+        | parameters
+    )
+
+
+def rows(records: Path) -> list[dict[str, str]]:
+    """Every method as a row of a Markdown table, with how many runs of it are among the records; links are docs/'s."""
+    runs = [store.read_json(path, Run) for path in sorted(records.glob("**/train/*/run.json"))]
+    trained = Counter(run.config.get("run", {}).get("method") for run in runs)
+    return [
+        {
+            "`method=`": f"[{name}](methods/{m.page}.md)",
+            "paper": f"{m.title}, {m.paper}" if m.title not in m.paper else m.paper,
+            "what it does": m.does,
+            "its numbers, and where they come from": "; ".join(
+                f"{k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()
+            ),
+            "runs among the records": f"{trained[name] or 'not run'}" if records.is_dir() else "no records here",
+        }
+        for name, m in methods().items()
     ]
-    if selector.plan in ("guessed", "local"):
-        conditions += [
-            ("loss_agg_mode", actor.loss_agg_mode, ("token-mean",)),
-            ("policy_loss.loss_mode", actor.policy_loss.loss_mode, PER_TOKEN_LOSSES),
-            ("entropy_coeff", actor.entropy_coeff, (0,)),
-        ]
-    for key, found, allowed in conditions:
-        if found not in allowed:
-            cures = {
-                "use_fused_kernels": "model.use_fused_kernels=false",
-                "fsdp_config.ulysses_sequence_parallel_size": "actor.fsdp_config.ulysses_sequence_parallel_size=1",
-            }
-            raise BadInput(
-                f"actor_rollout_ref.actor.{key} does not go with selector.name={selector.name}, "
-                f"scope={selector.scope}, form={selector.form}",
-                found=found,
-                expected=" | ".join(map(str, allowed)),
-                next_step=f"set actor_rollout_ref.{cures.get(key, 'selector.form=two_pass')}",
-            )
+
+
+def listing(records: Path, method: str | None = None) -> str:
+    """The same facts as text; of `method` alone, where it is given, also what it needs of other keys, and its overlay.
+
+    Raises:
+        BadInput: `method` is none; the nearest one is suggested.
+    """
+    known, parts = methods(), []
+    only = None if method is None else meant("method", method, known, "stapo-train methods lists all")
+    for (name, m), row in zip(known.items(), rows(records), strict=True):
+        if only in (None, name):
+            lines = [f"{name}: {row.pop('paper')}", *(f"{k}: {v}" for k, v in list(row.items())[1:])]
+            if name == only:
+                lines += [f"needs {k}={' | '.join(map(str, v))}" for k, v in m.definition.needs.items()]
+                lines += _FILE.with_name("configs").joinpath("method", f"{name}.yaml").read_text().splitlines()
+            parts.append("\n  ".join(lines))
+    return "\n\n".join(parts)

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_results.sizes import SMALL
-from stapo_training import registry
-from stapo_training.methods import selector_from
+from stapo_training.methods import rows, selector_from
 from stapo_training.run import configuration
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
@@ -193,7 +192,7 @@ def resolved_block() -> str:
 
 def methods_table(records: Path) -> str:
     """Every method of the registry, with its runs among the records."""
-    return _table(registry.rows(records))
+    return _table(rows(records))
 
 
 def render(docs: Path) -> dict[Path, bytes]:

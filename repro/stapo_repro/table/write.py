@@ -230,7 +230,7 @@ def readme_block(table: Table) -> str:
     """The README's table: the miniature's scores, and where the rest is."""
     g = main_grid(table, table.sections[0])
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
-    more = f"{state_of_paper_cells(table)} All sections, notes, and the differences of methods with intervals and p: {file}."
+    more = f"{state_of_paper_cells(table)} All sections, notes and differences of methods: {file}."
     return "\n".join([*grid(g.header, g.rows), "", f"{_LEGEND} {more}", ""])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, near_name
 from stapo_results.schema import SETTINGS
 from stapo_training.run import resolvers
 from stapo_training.selection import own
@@ -26,7 +26,7 @@ PLACES = ("run.base", "run.data", "run.out")
 _SELECTOR = "actor_rollout_ref.selector."
 _OVERLAY = (".yaml", ".yml")
 _LABEL_NAMES = {"tau_p": "tau", "name": "", "policy": "", "scope": ""}  # the values of the last three say it all
-_SAME_MASK = ("form", "log_entropy")  # what is logged, or how fast the same mask is found
+_SAME_MASK = ("form",)  # how fast the same mask is found
 
 _COUNTS = (
     "run.steps",
@@ -61,7 +61,7 @@ def key_of(override: str) -> str:
 def absolute(override: str) -> str:
     """Folders and files of this run as absolute paths: Ray's processes need not stand where the command was typed."""
     key, _, value = override.partition("=")  # with Hydra's + or ++, which stay
-    is_file = (key == "method" and value.endswith(_OVERLAY)) or (key == f"{_SELECTOR}name" and own.is_own(value))
+    is_file = (key == "method" and value.endswith(_OVERLAY)) or (key == f"{_SELECTOR}name" and own.is_file(value))
     return f"{key}={Path(value).resolve()}" if (key_of(override) in PLACES or is_file) and value else override
 
 
@@ -98,7 +98,7 @@ def _own_method(override: str) -> list[str]:
             next_step="rename the file, or set run.method in it",
         )
     name = str(values.get(f"{_SELECTOR}name", ""))
-    if own.is_own(name):
+    if own.is_file(name):
         values[f"{_SELECTOR}name"] = str(path.parent.resolve() / name)
     return ["method=justrl", *(f"{k}={_quoted(v)}" for k, v in values.items())]
 
@@ -192,7 +192,7 @@ def _check_groups(overrides: Sequence[str]) -> None:
                 f"unknown {key}",
                 found=value,
                 expected=" | ".join(choices(key)),
-                next_step=f"choose one: stapo-train run {key}=...",
+                next_step=f"{near_name(value, choices(key))}choose one: stapo-train run {key}=...",
             )
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 
-from stapo_training.registry import Definition
-from stapo_training.selection import objectives, selectors
+from stapo_training.methods import Definition, SelectorConfig
+from stapo_training.selection import objectives
+from stapo_training.selection.own import is_own
 from stapo_training.selection.token_stats import TokenStats
 
 
@@ -48,16 +49,20 @@ class Tokens:
 
 def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
     """(N,): each response's advantage at each of its tokens, reweighted by the old policy where the method says so."""
-    weight_N = 1 - d.reweight * (1 - tokens.old_N.exp())
-    if d.advantage == "w_reinforce":
-        return torch.tensor([d.positive if r > 0 else -1.0 for r in tokens.reward_S])[tokens.sequence_N] * weight_N
-    found_S = torch.zeros_like(tokens.reward_S)
-    for group in tokens.group_S.unique():
-        mine = tokens.group_S == group
-        reward_G = tokens.reward_S[mine]
-        with_std = objectives.group_advantage(reward_G)
-        found_S[mine] = with_std if d.advantage == "grpo" else reward_G - reward_G.mean()
-    return found_S[tokens.sequence_N] * weight_N
+    found_S = torch.where(tokens.reward_S > 0, d.positive, -1.0)  # W-REINFORCE's
+    if d.advantage != "w_reinforce":
+        for group in tokens.group_S.unique():
+            mine = tokens.group_S == group
+            reward_G = tokens.reward_S[mine]
+            with_std = objectives.group_advantage(reward_G)
+            found_S[mine] = with_std if d.advantage == "grpo" else reward_G - reward_G.mean()
+    old_p_N = tokens.old_N.exp()
+    found_N = found_S[tokens.sequence_N] * (1 - d.reweight * (1 - old_p_N))
+    if d.amplify > 1 and tokens.entropy_N.mean() < d.target_entropy:  # the old policy's is near it
+        right_N = found_N > 0
+        end = np.sort(old_p_N[right_N].numpy())[int(np.ceil(d.rarest * int(right_N.sum()) - 1e-9)) - 1]
+        found_N = found_N * torch.where(right_N & (old_p_N <= float(end)), d.amplify, 1.0)
+    return found_N
 
 
 def kept(
@@ -79,14 +84,15 @@ def kept(
     every = np.ones(len(p), bool)
     if d.selector == "keep_all":
         return every, ~every
-    if d.own is not None:
+    if is_own(d.selector):  # it is held against itself, over the whole mini-batch at once
         entropy_N, key_N = torch.from_numpy(h), torch.from_numpy(tokens.key_N)
         stats = TokenStats(tokens.logprob_N.detach(), entropy_N, advantage_N, torch.from_numpy(every), key_N)
-        chosen = getattr(selectors, d.selector)(stats, **d.own)
+        chosen = SelectorConfig(name=d.selector, tau_p=d.tau_p, q=d.q, share=d.share).select(stats)
         return chosen.keep_N.numpy(), chosen.candidate_N.numpy()
     if d.selector == "top_entropy":
         return h >= np.sort(h)[::-1][int(np.ceil(d.share * len(h) - 1e-9)) - 1], every
-    c = (advantage_N.numpy() > 0) & (p < d.tau_p)
+    sign = -1 if d.selector.endswith("_wrong") else 1
+    c = (sign * advantage_N.numpy() > 0) & (p < d.tau_p)
     if not c.any():
         return every, c
     silenced = {
@@ -94,7 +100,7 @@ def kept(
         "silence_low_probability": lambda: every,
         "silence_high_entropy": lambda: h > np.quantile(h[c], 1 - d.q),
         "silence_random": lambda: tokens.key_N < np.append(np.sort(tokens.key_N[c]), np.inf)[int(d.q * c.sum() + 1e-9)],
-    }[d.selector]()
+    }[d.selector.removesuffix("_wrong")]()
     return ~(c & silenced), c
 
 

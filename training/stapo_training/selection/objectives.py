@@ -7,6 +7,7 @@ S sequences; `sequence_N` says which sequence a token belongs to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -54,6 +55,28 @@ def reweighted_advantage(advantage_N: torch.Tensor, old_logprob_N: torch.Tensor,
     Advantage Reweighting (Yang et al. 2025, 2505.12929); alpha = 0 changes nothing.
     """
     return advantage_N * (alpha * old_logprob_N.exp() + 1 - alpha)
+
+
+def amplified_advantage(
+    advantage_N: torch.Tensor,
+    old_logprob_N: torch.Tensor,
+    old_entropy_N: torch.Tensor,
+    amplify: float,
+    rarest: float,
+    target_entropy: float,
+    pool: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
+) -> torch.Tensor:
+    """`amplify` x A for the ceil(`rarest` x tokens) with A > 0 of the lowest old probability, A for all others: (N,).
+
+    Only while the mean of the old entropies is below `target_entropy` (nats). STARE's variant O1 (Luo et al. 2026,
+    2606.19236), over all tokens given; ties at the end all count, of which its code takes some. A positive factor
+    commutes with the clip. pool: a rank's values -> those of all ranks.
+    """
+    rare_M = pool(old_logprob_N[advantage_N > 0]).sort().values
+    if not len(rare_M) or float(pool(old_entropy_N).double().mean()) >= target_entropy:
+        return advantage_N
+    end = rare_M[math.ceil(rarest * len(rare_M) - 1e-9) - 1]  # 0.1 x 30 = 3.0000000000000004
+    return torch.where((advantage_N > 0) & (old_logprob_N <= end), amplify * advantage_N, advantage_N)
 
 
 def isolated_advantages(

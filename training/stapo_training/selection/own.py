@@ -1,11 +1,12 @@
-"""A selector of somebody's own: a function in a file, named `FILE.py:FUNCTION` in the configuration.
+"""A selector of somebody's own, `FILE.py:FUNCTION` or `package.module:FUNCTION`: a function like those of `selectors`.
 
-The function is one like those of `selectors`: `(stats, *, pool, threshold=None, ...) -> Selection`. Keyword arguments
-that are fields of `methods.SelectorConfig` get their values from there; others need a default.
+`(stats, *, pool, threshold=None, ...) -> Selection`; other keyword arguments get their values from the fields of
+`methods.SelectorConfig`, or have a default. A run trains a copy of the file: relative imports in it do not work.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 from collections.abc import Callable
 from functools import cache
@@ -17,8 +18,15 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
+def is_file(name: str) -> bool:
+    return ".py:" in name
+
+
 def file_of(name: str) -> Path:
-    return Path(name.rpartition(":")[0])
+    """The function's file, also of a module (which is not imported); the name itself where there is none."""
+    place = name.rpartition(":")[0]
+    spec = None if is_file(name) else importlib.util.find_spec(place)
+    return Path(spec.origin if spec and spec.origin else place)
 
 
 def kept_in(out: Path, name: str) -> str:
@@ -27,24 +35,21 @@ def kept_in(out: Path, name: str) -> str:
 
 
 def label(name: str) -> str:
-    """What stands for a selector in a run's label: of a file its name."""
-    return file_of(name).stem if is_own(name) else name
+    """What stands for a selector in a run's label: the last part of its file or module."""
+    return Path(name.rpartition(":")[0].removesuffix(".py")).name.rpartition(".")[2] if is_own(name) else name
 
 
 @cache
 def load(name: str) -> Callable[..., Any]:
-    """The function that `FILE.py:FUNCTION` names.
+    """The function.
 
     Raises:
-        ValueError: there is no such file, it does not load, or nothing callable of that name is in it.
+        ValueError: there is no such file or module, it does not load, or nothing callable of that name is in it.
     """
-    path, function = file_of(name), name.rpartition(":")[2]
-    if not path.is_file():
-        raise ValueError(f"selector {name}: there is no file {path}")
     try:
-        found = runpy.run_path(str(path)).get(function)
+        found = runpy.run_path(str(file_of(name)))[name.rpartition(":")[2]]
     except Exception as e:  # whatever the file does
-        raise ValueError(f"selector {name}: {path} does not load: {type(e).__name__}: {e}") from e
+        raise ValueError(f"selector {name} does not load: {type(e).__name__}: {e}") from e
     if not callable(found):
-        raise ValueError(f"selector {name}: {path} has no function {function}")
+        raise ValueError(f"selector {name} is no function")
     return found

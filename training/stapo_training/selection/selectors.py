@@ -62,10 +62,25 @@ def rare_in_correct(stats: TokenStats, tau_p: float) -> torch.Tensor:
     return stats.response_N & (stats.advantage_N > 0) & (stats.logprob_N.double().exp() < tau_p)
 
 
+def rare_in_wrong(stats: TokenStats, tau_p: float) -> torch.Tensor:
+    """The mirror image (N,): response tokens with advantage < 0 and probability < tau_p."""
+    return stats.response_N & (stats.advantage_N < 0) & (stats.logprob_N.double().exp() < tau_p)
+
+
 def keep_all(stats: TokenStats, *, pool: Pool = alone, threshold: float | None = None) -> Selection:
     """Every response token (GRPO, JustRL)."""
     nothing_N = torch.zeros_like(stats.response_N)
     return Selection(stats.response_N.clone(), nothing_N, -INFINITY)
+
+
+def _silence_below(
+    stats: TokenStats, candidate_N: torch.Tensor, q: float, pool: Pool, threshold: float | None
+) -> Selection:
+    """Silence the candidates whose entropy is below the q-quantile of all candidates' entropies."""
+    if threshold is None:
+        threshold = quantile(pool(stats.entropy_N[candidate_N]), q)
+    silenced_N = candidate_N & (stats.entropy_N.double() < threshold)
+    return Selection(stats.response_N & ~silenced_N, candidate_N, threshold)
 
 
 def silence_spurious(
@@ -77,11 +92,17 @@ def silence_spurious(
     the correct responses of the mini-batch. One candidate alone is kept (its entropy is not below its own quantile);
     ties at the quantile are kept. q = 1 silences every candidate (JustRL-FullMask).
     """
-    candidate_N = rare_in_correct(stats, tau_p)
-    if threshold is None:
-        threshold = quantile(pool(stats.entropy_N[candidate_N]), q)
-    silenced_N = candidate_N & (stats.entropy_N.double() < threshold)
-    return Selection(stats.response_N & ~silenced_N, candidate_N, threshold)
+    return _silence_below(stats, rare_in_correct(stats, tau_p), q, pool, threshold)
+
+
+def silence_spurious_wrong(
+    stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone, threshold: float | None = None
+) -> Selection:
+    """S2T for wrong responses: advantage < 0 in the place of > 0, the rest as in `silence_spurious`.
+
+    STAPO names tokens of incorrect responses as future work and gives no rule; this is its own, mirrored.
+    """
+    return _silence_below(stats, rare_in_wrong(stats, tau_p), q, pool, threshold)
 
 
 def silence_low_probability(

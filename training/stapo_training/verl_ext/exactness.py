@@ -23,7 +23,7 @@ import torch.distributed as dist
 from verl.utils import tensordict_utils as tu
 
 from stapo_results.errors import RunFailed
-from stapo_training.registry import Definition
+from stapo_training.methods import Definition
 from stapo_training.run.configuration import compose
 from stapo_training.selection import by_hand
 from stapo_training.verl_ext import in_process, platform
@@ -45,7 +45,7 @@ _WHOLE: dict[str, dict[str, Any]] = {
 
 
 _MORE = 75
-"""Times as many tokens as Lp-Reg's share says: 1 % of the mini-batch's are none."""
+"""Times Lp-Reg's share of tokens and STARE's target: of this mini-batch 1 % are none, and its entropy is above 0.3."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def check(overrides: Sequence[str], definition: Definition) -> Iterator[Case]:
         base = ["size=mini", "hardware=cpu", *overrides, f"run.base={folder}", f"run.out={folder}/unused"]
         config = compose(base)
         longest = config.data.max_response_length
-        if definition.loss == "lp_reg":
-            base.append(f"actor_rollout_ref.proxy.lowest={_MORE * config.actor_rollout_ref.proxy.lowest}")
-            definition = definition.model_copy(update={"lowest": _MORE * definition.lowest})
+        for part, name in (("proxy", "lowest"), ("advantage", "target_entropy")):
+            base.append(f"actor_rollout_ref.{part}.{name}={_MORE * config.actor_rollout_ref[part][name]}")
+            definition = definition.model_copy(update={name: _MORE * getattr(definition, name)})
         hand = forked(1, _by_hand, Path(folder), definition, longest)
         for ranks in (1,) if definition.within_micro_batch else (1, 2):
             splits = _WHOLE if definition.within_micro_batch else SPLITS

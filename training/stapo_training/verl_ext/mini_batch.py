@@ -119,18 +119,17 @@ class Recorder:
         self.filled = True
 
     def record(self, index_M: torch.Tensor, logprob_M: torch.Tensor, logits: PackedLogits) -> TokenStats:
-        """Record the M tokens of a micro-batch that passes: log-probabilities, the entropies that the selector wants,
-        and what is to be logged.
+        """Record the M tokens of a micro-batch that passes: log-probabilities, entropies, and what is to be
+        logged.
 
         Returns:
             Their statistics.
         """
         self.logprob_N[index_M] = logprob_M
-        if self.log is None:
-            wanted_M = self.selector.wants_entropy(self.stats().take(index_M))
-            self.entropy_N[index_M[wanted_M]] = logits.entropy(wanted_M)
-            return self.stats().take(index_M)
         every_M = self.response_N[index_M]
+        if self.log is None:
+            self.entropy_N[index_M[every_M]] = logits.entropy(every_M)
+            return self.stats().take(index_M)
         entropy, collision = logits.entropy_and_collision(every_M)
         self.entropy_N[index_M[every_M]], self.collision_N[index_M[every_M]] = entropy, collision
         found = self.stats().take(index_M)

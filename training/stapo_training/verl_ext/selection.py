@@ -140,7 +140,7 @@ class MiniBatchTraining:
         logged["candidate_tokens"] = self.total(chosen.candidate_N)
         if abs(chosen.threshold) != INFINITY:
             logged["threshold"] = chosen.threshold
-        if self.selector.log_entropy and r.filled:
+        if r.filled:
             logged["current_entropy"] = self.total(r.entropy_N.double()[r.response_N]) / max(tokens, 1.0)
         return logged
 

@@ -21,7 +21,12 @@ from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, proxy_from, selector_from
-from stapo_training.selection.objectives import isolated_advantages, lowest_of_wrong, reweighted_advantage
+from stapo_training.selection.objectives import (
+    amplified_advantage,
+    isolated_advantages,
+    lowest_of_wrong,
+    reweighted_advantage,
+)
 from stapo_training.selection.selectors import INFINITY
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import losses
@@ -77,6 +82,8 @@ class SelectingTrainingWorker(TrainingWorker):
         if alpha := self.advantage.reweight:
             old = data["old_log_probs"].values()
             set_values(data, "advantages", reweighted_advantage(data["advantages"].values(), old, alpha))
+        if self.advantage.amplify > 1:
+            self._amplify(data)
         engine.logged.clear()
         engine.last_threshold = -INFINITY
         engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
@@ -85,6 +92,17 @@ class SelectingTrainingWorker(TrainingWorker):
         if engine.token_log is not None:
             self._write_log()
         return output
+
+    def _amplify(self, data: Any) -> None:
+        """STARE's weights, over all tokens of the rollout step on all ranks."""
+        a, group = self.advantage, self.engine.get_data_parallel_group()
+        advantage_N, old_N, entropy_N = (data[k].values() for k in ("advantages", "old_log_probs", "entropy"))
+        mask_N = data["response_mask"].values().bool()
+        numbers = (a.amplify, a.rarest, a.target_entropy)
+        amplified_N = amplified_advantage(
+            advantage_N * mask_N, old_N, entropy_N[mask_N], *numbers, lambda v: gather(v, group)
+        )
+        set_values(data, "advantages", amplified_N)
 
     def log_tokens(self, config: TokenLogConfig, actor: Any) -> None:
         """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training.

@@ -49,7 +49,7 @@ def check_settings(config: Any) -> Checks:
     """The checks that need no machine, no data and no model."""
     a, checks = config.actor_rollout_ref, Checks()
     checks.attempt("selector", selector_from, a.selector, a.actor)
-    checks.attempt("advantage", advantage_from, a)
+    checks.attempt("advantage", advantage_from, a, config.algorithm)
     checks.attempt("proxy", proxy_from, a, config.algorithm)
     checks.attempt("dynamic sampling", _check_groups, config)
     checks.attempt("token log", token_log_from, a.token_log, a.actor, config.run.out)
