@@ -80,7 +80,6 @@ class Hand:
 
     def __init__(self, folder: Path, config, temperature: float):
         from stapo_training.methods import Definition
-
         from stapo_training.selection import by_hand
         from stapo_training.verl_ext import fixed_batch
 
