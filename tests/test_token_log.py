@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,24 +100,6 @@ def test_counts_are_by_sign_flags_and_bins_with_the_sum_of_gradient_norms() -> N
     # p = 0.25: log10 = -0.60, H = 0.3; p = 0.5: log10 = -0.30, H = 0.7
     assert sorted(token_log.LOG10_P_EDGES[found["log10_p"][likely]]) == [-0.75, -0.5]
     assert sorted(token_log.ENTROPY_EDGES[found["entropy"][likely]]) == [0.25, 0.625]
-
-
-def test_gradient_norm_is_autograds() -> None:
-    torch.manual_seed(0)
-    for advantage, old_shift, clip in ((1.62, 0.1, False), (-0.54, -0.2, False), (1.62, -0.4, True)):
-        logits = torch.randn(11, dtype=torch.float64, requires_grad=True)
-        logp = logits.log_softmax(-1)
-        ratio = (logp[3] - (logp[3].detach() + old_shift)).exp()
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
-        (gradient,) = torch.autograd.grad(surrogate, logits)
-        r = np.array([ratio.item()])
-        a = np.array([advantage])
-        clipped = token_rows.clipped(a, r, 0.2, 0.28)
-        assert clipped.tolist() == [clip]
-        found = token_rows.gradient_norm(
-            a, r, clipped, logp[3:4].detach().numpy(), np.array([logp.detach().exp().square().sum().item()])
-        )
-        assert found[0] == pytest.approx(float(gradient.norm()), rel=1e-9, abs=1e-12)
 
 
 @given(st.floats(-40, 0), st.floats(0, 20))
