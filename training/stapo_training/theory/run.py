@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -79,7 +80,7 @@ def run(
         runs.check_folder(out, "--out")
     began = time.perf_counter()
     found = tightness.measure(source) if source else {}
-    plan = {"seed": seed, "draws": draws, "vocabularies": list(vocabularies)}
+    plan: dict[str, Any] = {"seed": seed, "draws": draws, "vocabularies": list(vocabularies)}
     parent = found.get("source_run", "")
     record = provenance.new_run("theory", plan, seeds={"run": seed}, deterministic=True, parent_run=parent)
     result = Theory(run_id=record.run_id, rows=check(seed, draws, vocabularies), **plan, **found)
