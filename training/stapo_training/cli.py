@@ -181,11 +181,11 @@ class TheoryCommand:
     """How often each family is drawn at a vocabulary below 10,000."""
 
     def __call__(self) -> int:
-        from stapo_training.theory.run import TheoryPlan, run
+        from stapo_training.theory.run import run
 
         if self.draws < 1:
             raise BadInput("--draws is too small", found=self.draws, expected="1 or more", next_step="raise it")
-        run(TheoryPlan(self.seed, self.draws), source=self.run, out=self.out)
+        run(self.seed, self.draws, source=self.run, out=self.out)
         return 0
 
 

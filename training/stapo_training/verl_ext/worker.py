@@ -140,18 +140,6 @@ class SelectingTrainingWorker(TrainingWorker):
         if self._writer is not None and parts is not None:
             self._writer.put(self.engine.step, [p for of_rank in parts for p in of_rank])
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]  # veRL makes its modes at run time
-    def flush_log(self) -> None:
-        """Wait until the token log is on disk."""
-        if self._writer is not None:
-            self._writer.flush()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """veRL's, once the token log is on disk: a resumed run goes on from this step."""
-        self.flush_log()
-        return super().save_checkpoint(*args, **kwargs)
-
     def _regularize(self, data: Any) -> None:
         """Hand Lp-Reg's loss the proxy of the mini-batch's tokens that it may regularise, -inf for the others.
 
@@ -244,11 +232,6 @@ class StapoWorker(ActorRolloutRefWorker):
             self.actor.log_tokens(token_log_from(self.config.token_log, actor), actor)
         if get_device_name() == "cpu":
             settle()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
-    def flush_log(self) -> None:
-        """Wait until the token log is on disk: before a run that an alarm ends leaves no checkpoint."""
-        self.actor.flush_log()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)  # type: ignore[attr-defined]
     def full_weights(self) -> dict[str, torch.Tensor]:
