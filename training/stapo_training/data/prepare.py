@@ -20,9 +20,10 @@ from typing import Any
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_training.data import contamination, source
-from stapo_training.data.rows import RECORD, DataRecord, FileInfo, SourceInfo, content_sha256, verl_row, write_parquet
+from stapo_training.data.rows import RECORD, DataRecord, FileInfo, SourceInfo, content_sha256, verl_rows, write_parquet
 
 DATA_SOURCE = "math_dapo"  # DAPO's own name for its rows
+FILES = ("train.parquet", "val.parquet", "conflicts.jsonl", "contamination.json", RECORD)
 
 
 def prepare(
@@ -86,12 +87,10 @@ def prepare(
     }
     if not train:
         raise BadInput("no prompt is left", found=counts, next_step="check the options")
+    asked = [(p.problem, p.gold, p.problem_id) for p in train]
     rows = {
-        "train.parquet": [
-            verl_row(p.problem, p.gold, data_source=DATA_SOURCE, split="train", index=i, problem_id=p.problem_id)
-            for i, p in enumerate(train)
-        ],
-        "val.parquet": _validation_rows(loaded[validation]),
+        "train.parquet": verl_rows(asked, data_source=DATA_SOURCE, split="train"),
+        "val.parquet": verl_rows(_validation(loaded[validation]), data_source=validation, split="val"),
     }
     files = {
         name: FileInfo(file=name, data_source=r[0]["data_source"], prompts=len(r), content_sha256=content_sha256(r))
@@ -113,22 +112,19 @@ def prepare(
         "excluded": exclude_contaminated,
         "benchmarks": reports,
     }
-    texts = {
-        "conflicts.jsonl": "".join(_conflict(p) for p in prompts if p.conflicting),
-        "contamination.json": _json(contaminated),
-        RECORD: _json(record.model_dump(mode="json")),
-    }
+    conflicts = "".join(_conflict(p) for p in prompts if p.conflicting)
     _show(record, reports)
 
     with runs.opened(out, run, resumes=False) as folder:
-        if folder.finished and all((out / name).exists() for name in (*rows, *texts)):
+        if folder.finished and all((out / name).exists() for name in FILES):
             print(f"{out} is finished already")
         else:
             with folder.working("the start", resume="the same command makes it anew"):
                 for name, content in rows.items():
                     write_parquet(out / name, content)
-                for name, text in texts.items():
-                    store.write_atomic(out / name, text)
+                store.write_atomic(out / "conflicts.jsonl", conflicts)
+                store.write_json(out / "contamination.json", contaminated)
+                store.write_json(out / RECORD, record)
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
     return record
@@ -148,26 +144,19 @@ def _benchmarks(folder: Path, names: Sequence[str] | None) -> dict[str, benchmar
     return {name: benchmarks.load(name, folder) for name in specs}
 
 
-def _validation_rows(benchmark: benchmarks.Benchmark) -> list[dict[str, Any]]:
+def _validation(benchmark: benchmarks.Benchmark) -> list[tuple[str, str, str]]:
     several = [p.id for p in benchmark.problems if not isinstance(p.answer, str)]
     if several:
         raise BadInput(
             f"{benchmark.name} has problems with several answers, which the reward cannot read", found=several
         )
-    return [
-        verl_row(p.problem, str(p.answer), data_source=benchmark.name, split="val", index=i, problem_id=p.id)
-        for i, p in enumerate(benchmark.problems)
-    ]
+    return [(p.problem, str(p.answer), p.id) for p in benchmark.problems]
 
 
 def _conflict(p: source.Prompt) -> str:
     golds = [{"gold": gold, "row": row} for gold, row in p.golds.items()]
     line = {"problem_id": p.problem_id, "source_id": p.source_id, "golds": golds, "problem": p.problem}
     return json.dumps(line, ensure_ascii=False) + "\n"
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
 
 
 def _show(record: DataRecord, reports: Mapping[str, Mapping[str, Any]]) -> None:

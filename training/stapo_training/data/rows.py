@@ -21,23 +21,24 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 TRAIN_SEPARATOR = "\n\n"
 
 
-def verl_row(problem: str, gold: str, *, data_source: str, split: str, index: int, problem_id: str) -> dict[str, Any]:
-    """One row in veRL's columns.
+def verl_rows(problems: Iterable[tuple[str, str, str]], *, data_source: str, split: str) -> list[dict[str, Any]]:
+    """Rows in veRL's columns.
 
     Args:
-        problem: text of the problem, without any instruction.
-        gold: the reference answer as text.
+        problems: of each its text without any instruction, the reference answer as text, and its id: stable and unique
+            in the file, because the seed of every sample derives from it.
         data_source: the name under which validation metrics stand; also veRL's own key to a verifier.
-        index: place of the row in its file, from 0.
-        problem_id: stable and unique in its file; the seed of every sample derives from it.
     """
-    return {
-        "data_source": data_source,
-        "prompt": [{"role": "user", "content": problem + TRAIN_SEPARATOR + INSTRUCTION}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": gold},
-        "extra_info": {"split": split, "index": index, "problem_id": problem_id},
-    }
+    return [
+        {
+            "data_source": data_source,
+            "prompt": [{"role": "user", "content": text + TRAIN_SEPARATOR + INSTRUCTION}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": gold},
+            "extra_info": {"split": split, "index": i, "problem_id": problem_id},
+        }
+        for i, (text, gold, problem_id) in enumerate(problems)
+    ]
 
 
 def content_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
