@@ -47,12 +47,6 @@ def test_an_old_driver_is_refused_before_anything_is_installed(tmp_path: Path, v
     assert "expected: 580 or newer" in done.stderr
 
 
-def test_it_asks_for_the_driver_that_a_run_asks_for() -> None:
-    from stapo_training.run.preflight import machine
-
-    assert f"\nDRIVER = {machine.DRIVER} " in CHECK.read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has a GPU's driver")
 def test_tox_stops_before_it_installs_anything(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import RunFailed
+from stapo_training.run.alarms import Alarm
 from stapo_training.run.folder import TrainingFolder, first_line
-from stapo_training.run.watch.alarms import Alarm
 
 
 def save(folder: TrainingFolder, step: int, content: bytes = b"12345678") -> Path:
