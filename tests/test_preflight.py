@@ -319,9 +319,9 @@ def test_parameters_and_saved_bytes_are_what_transformers_builds_and_keeps() -> 
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
     from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
-    sizes = {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
-             "intermediate_size": 768, "vocab_size": 64}  # fmt: skip
-    qwen3 = Qwen3Config(**sizes, head_dim=32, tie_word_embeddings=False, attn_implementation="sdpa")
+    sizes: Any = {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+                  "intermediate_size": 768, "vocab_size": 64, "attn_implementation": "sdpa"}  # fmt: skip
+    qwen3 = Qwen3Config(**sizes, head_dim=32, tie_word_embeddings=False)
     for config in (qwen3, Qwen2Config(**sizes, tie_word_embeddings=True)):
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)

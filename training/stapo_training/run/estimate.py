@@ -103,7 +103,8 @@ def _of_gpus(config: Any, s: Shape, card: float, host: float) -> list[Need]:
     loss = (tokens * (w * s.vocab + beside) + chunk * s.vocab) / GIB
     backward = tokens * (checkpointing * layer + 2 * w * (s.intermediate + s.hidden)) / GIB
     backward += (w + GRADIENT) * (s.root_parameters + s.layer_parameters) / GIB  # gradients not yet scattered
-    update = state + kept + max(loss, backward) + gathered + CONTEXT_GIB
+    # AdamW's step makes one more copy of the weights, when the activations are gone
+    update = state + max(kept + max(loss, backward) + gathered, on_card * MASTER * part) + CONTEXT_GIB
     update += ASLEEP_GIB if rollout.free_cache_engine else share
     processes, moved = RANK_PROCESSES_GIB * per_node, 0 if on_card else MASTER + GRADIENT + MOMENTS
     if on_card:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pyarrow as pa
@@ -396,29 +396,25 @@ def check_data(kind: str, path: Path, make: str) -> int:
     Raises:
         BadInput: file missing, no Parquet, columns or ids missing, no rows, or content that differs from data.json.
     """
+
+    def refuse(what: str, found: object, expected: str) -> NoReturn:
+        raise BadInput(f"{path}: {what}", found=found, expected=expected, next_step=make)
+
     if not path.exists():
-        raise BadInput(f"data.{kind} is not there", found=str(path), expected="a Parquet file", next_step=make)
+        refuse(f"data.{kind} is not there", "no file", "a Parquet file")
     try:
         table = pq.ParquetFile(path)
         names, rows = set(table.schema_arrow.names), table.metadata.num_rows
     except pa.ArrowInvalid as e:
-        raise BadInput(f"{path} is no Parquet file", found=str(e).splitlines()[0], next_step=make) from None
+        refuse("no Parquet file", str(e).splitlines()[0], "a Parquet file")
     if not rows or not names >= _COLUMNS:
-        raise BadInput(
-            f"{path} holds no row" if not rows else f"{path}: columns are missing",
-            found=f"{rows} rows of {', '.join(sorted(names))}",
-            expected=f"rows with {', '.join(sorted(_COLUMNS))}",
-            next_step=make,
-        )
+        what = "columns are missing" if rows else "it holds no row"
+        refuse(what, f"{rows} rows of {', '.join(sorted(names))}", f"rows with {', '.join(sorted(_COLUMNS))}")
     ids = table.read(["extra_info"]).column("extra_info").combine_chunks()
     known = pa.types.is_struct(ids.type) and ids.type.get_field_index("problem_id") >= 0
     if not known or ids.field("problem_id").null_count:
-        raise BadInput(
-            f"{path}: rows have no extra_info.problem_id, from which a sample's seed is derived",
-            found=f"extra_info: {ids.type}" + (f", {ids.field('problem_id').null_count} without" if known else ""),
-            expected="an id of its problem in every row",
-            next_step=make,
-        )
+        found = f"{ids.field('problem_id').null_count} without" if known else f"extra_info: {ids.type}"
+        refuse("a sample's seed is derived from extra_info.problem_id", found, "an id of its problem in every row")
     if (record := path.with_name(RECORD)).exists():
         prepared = store.read_json(record, DataRecord)
         hashes = {info.file: info.content_sha256 for info in (prepared.train, prepared.validation)}
