@@ -108,26 +108,6 @@ def test_a_decided_value_that_the_configuration_does_not_hold_is_refused() -> No
     assert ("0.002" in str(e.value.found), e.value.expected) == (True, "0.003")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "label"),
-    [
-        *(
-            ([], "stapo"),
-            (["q=0.25"], "stapo-q0.25"),
-            (["q=1.0"], "stapo-q1.0"),
-            (["scope=micro_batch"], "stapo-micro_batch"),
-        ),
-        *((["tau_p=2e-4"], "stapo-tau0.0002"), (["tau_p=2e-3", "q=0.75"], "stapo"), (["policy=old"], "stapo-old")),
-        (["tau_p=2e-4", "q=0.5"], "stapo-tau0.0002-q0.5"),
-        (["form=two_pass", "log_entropy=false"], "stapo"),  # the same mask
-    ],
-)
-def test_runs_of_different_selectors_never_share_a_label(overrides: list[str], label: str) -> None:
-    chosen = [f"actor_rollout_ref.selector.{o}" for o in overrides]
-    assert compose(chosen).run.method == label
-    assert compose([*chosen, "run.method=mine"]).trainer.experiment_name == "mine-qwen3-1.7b-s0"
-
-
 @pytest.mark.parametrize(("rate", "lr"), RATES.items())
 def test_the_testbeds_long_arms_have_the_learning_rate_of_their_name(rate: str, lr: str) -> None:
     config = compose([*ARMS[f"justrl{rate}"].choices, "size=mini", "hardware=cpu", "task=mini-add", "run.base=base"])
@@ -148,18 +128,23 @@ def test_of_two_choices_the_last_counts() -> None:
     assert (config.trainer.nnodes, config.run.method, config.ray_kwargs.ray_init.address) == (8, "grpo", "auto")
 
 
-@pytest.mark.parametrize(
-    ("ranks", "units", "nodes", "slots"),
-    [
-        (1, 8, 1, 12),  # 3 + 8 + controller: veRL's own 8 storage units
-        (8, 8, 1, 33),
-        (1, 1, 1, 5),  # hardware=1gpu and cpu: with 4 a run waits for ever, with 5 it trains (tried)
-        (8, 2, 1, 27),  # hardware=8gpu
-        (8, 8, 8, 26),  # hardware=64gpu, a node: 24 + 1 + 1
-    ],
-)
-def test_cpu_slots_of_a_node_by_hand(ranks: int, units: int, nodes: int, slots: int) -> None:
-    assert resolvers.cpu_slots(ranks, units, nodes) == slots
+LABELS = {
+    "": "stapo",
+    "q=0.25": "stapo-q0.25",
+    "q=1.0": "stapo-q1.0",
+    "scope=micro_batch": "stapo-micro_batch",
+    "policy=old": "stapo-old",
+    "tau_p=2e-3 q=0.75": "stapo",
+    "tau_p=2e-4 q=0.5": "stapo-tau0.0002-q0.5",
+    "form=two_pass log_entropy=false": "stapo",  # the same mask
+}
+
+
+@pytest.mark.parametrize(("overrides", "label"), LABELS.items())
+def test_runs_of_different_selectors_never_share_a_label(overrides: str, label: str) -> None:
+    chosen = [f"actor_rollout_ref.selector.{o}" for o in overrides.split()]
+    assert compose(chosen).run.method == label
+    assert compose([*chosen, "run.method=mine"]).trainer.experiment_name == "mine-qwen3-1.7b-s0"
 
 
 @pytest.mark.parametrize(
@@ -172,25 +157,23 @@ def test_cpu_slots_of_a_node_by_hand(ranks: int, units: int, nodes: int, slots: 
         (2, "cpu", 5, None),
     ],
 )
-def test_slots_and_threads_by_the_machines_cores(
-    cores: int, machine: str, slots: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_and_threads_by_the_machines_cores(cores: int, machine: str, slots, threads, monkeypatch) -> None:
     monkeypatch.setattr(resolvers, "usable_cores", lambda: cores)
     ray = configuration.compose([*config_docs.FOLDERS, *place("qwen3-8b", machine)]).ray_kwargs.ray_init
     assert (ray.num_cpus, ray.runtime_env.env_vars.get("OMP_NUM_THREADS")) == (slots, threads)
 
 
-@pytest.mark.parametrize("size", ["qwen3-1.7b", "qwen3-8b", "qwen3-14b"])
-def test_the_largest_tensor_fits_the_bucket_of_the_transfer(size: str) -> None:
-    """The embedding in fp32: 1.24, 2.49 and 3.11 GB."""
-    a = compose(place(size, "8gpu")).actor_rollout_ref
+def test_arithmetic_of_the_configuration() -> None:
+    # 3 a rank, a controller, and a node's part of the storage units (veRL's own: 8); with 4 slots hardware=1gpu waits
+    # for ever, with 5 it trains (tried)
+    slots = [resolvers.cpu_slots(*given) for given in ((1, 8, 1), (8, 8, 1), (1, 1, 1), (8, 2, 1), (8, 8, 8))]
+    assert slots == [12, 33, 5, 27, 26]
+    assert [resolvers.per_rank(64, *ranks) for ranks in ((2,), (8, 8), (8, 16))] == [32, 1, 1]  # never none
+    assert [resolvers.portion(n, 0.2) for n in (15360, 128)] == [3072, 26]
+
+
+def test_the_largest_tensor_fits_the_bucket_of_the_transfer() -> None:
+    """14B's embedding in fp32: 3.11 GB."""
+    a = compose(place("qwen3-14b", "8gpu")).actor_rollout_ref
     shape = find_shape(a.model.path)
     assert 4 * shape.vocab * shape.hidden <= a.rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
-
-
-def test_arithmetic_of_the_configuration() -> None:
-    assert resolvers.per_rank(64, 2) == 32
-    assert resolvers.per_rank(64, 8, 8) == 1
-    assert resolvers.per_rank(64, 8, 16) == 1  # never none
-    assert resolvers.portion(15360, 0.2) == 3072
-    assert resolvers.portion(128, 0.2) == 26

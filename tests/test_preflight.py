@@ -364,6 +364,12 @@ def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pyte
     assert (asked, "shape" in refusals(found.checks)) == ([], False)
 
 
+def test_passes_of_a_planned_step() -> None:
+    """10 x P a token, and 2 for a second pass of the selector on 64 cards."""
+    steps = [estimate.step(compose([*GPUS, f"hardware={h}"]), MIDDLE, 960) for h in ("8gpu", "64gpu")]
+    assert [(s.update.passes, s.every) for s in steps] == [(10, 5), (12, 5)]
+
+
 def test_a_refusal_for_memory_has_both_numbers_and_the_settings_that_lower_it() -> None:
     config = compose([*GPUS, "trainer.n_gpus_per_node=1"])
     # fp32 weights, gradients and moments, 16 bytes each of 8,190,735,360 parameters, are 122 GiB alone
@@ -375,21 +381,6 @@ def test_a_refusal_for_memory_has_both_numbers_and_the_settings_that_lower_it() 
     assert 0 < fits.gib < fits.limit
     with pytest.raises(BadInput, match="host memory"):
         estimate.memory(config, MIDDLE, 79.6, 64.0)
-
-
-@pytest.mark.parametrize(
-    ("method", "hardware", "passes"),
-    [
-        *(("stapo", "8gpu", 10), ("stapo", "64gpu", 12), ("justrl", "64gpu", 10)),
-        *(("entropy20", "8gpu", 12), ("grpo", "64gpu", 12)),  # the one has a second pass, the other a reference model
-    ],
-)
-def test_passes_of_a_planned_step(method: str, hardware: str, passes: int) -> None:
-    step = estimate.step(compose([*GPUS, f"hardware={hardware}", f"method={method}"]), MIDDLE, 960)
-    assert (step.update.passes, step.every) == (passes, 5)
-
-
-# the dry run
 
 
 def test_a_dry_run_that_cannot_start_prints_all_it_knows_before_it_refuses(
