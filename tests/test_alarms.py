@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
+from stapo_training.run.alarms import AlarmConfig, Watch, alarms_from, observe, silenced_reference
 from stapo_training.run.configuration import compose
-from stapo_training.run.watch.alarms import AlarmConfig, Watch, alarms_from, observe, silenced_reference
 
 LIMITS = AlarmConfig(window=2)
 RECORDS = Path(__file__).parents[1] / "results" / "records" / "miniature" / "train"
@@ -22,34 +22,28 @@ def begun(series: list[dict], limits: AlarmConfig = LIMITS, **facts) -> list[tup
     return found
 
 
-def entropies(*values: float) -> list[dict]:
-    return [{"entropy": v} for v in values]
+@pytest.mark.parametrize(
+    ("key", "series", "expected"),
+    [
+        # first two: mean 1.0; (0.2 + 0.02) / 2 = 0.11 is not under 0.1; (0.02 + 0.17) / 2 = 0.095 is, at step 5
+        ("entropy", (1.2, 0.8, 0.2, 0.02, 0.17, 0.01), [(5, "entropy_collapse")]),
+        ("entropy", (1.0, 1.0, 3.0, 3.0, 3.5), [(5, "entropy_explosion")]),  # 3.0 is not over 3
+        # first 0.32; the last two: 0.37, 0.50, 0.55
+        ("truncated_share", (0.30, 0.34, 0.40, 0.60, 0.50), [(5, "truncation")]),
+        # the median of the first two is 2e-4; the last two: 1.6e-3, 2e-3, 2.05e-3
+        ("rollout_kl", (1e-4, 3e-4, 2.9e-3, 1.1e-3, 3e-3), [(5, "rollout_mismatch")]),
+        ("rollout_kl", (-7e-9, 0.0, 1e-6, 9e-4, 9e-4), []),  # rounding, of either sign
+        # exactly ten times the reference of 1e-4 is not over; one that lasts is one alarm, one that returns is two
+        ("silenced_share", (0.001, 0.0011, 0.8, 0.0, 0.0011), [(2, "silenced_share"), (5, "silenced_share")]),
+        ("failed_rollouts", (0.0, 3.0, 1.0, 0.0, 1.0), [(2, "failed_rollouts"), (5, "failed_rollouts")]),
+    ],
+)
+def test_the_step_at_which_an_alarm_begins(key: str, series: tuple, expected: list[tuple[int, str]]) -> None:
+    assert begun([{key: value} for value in series], silenced_reference=1e-4) == expected
 
 
-def test_entropy_collapse_begins_when_the_last_window_is_under_a_tenth_of_the_first() -> None:
-    # first two: mean 1.0; (0.2 + 0.02) / 2 = 0.11 is not under 0.1; (0.02 + 0.17) / 2 = 0.095 is, at step 5
-    assert begun(entropies(1.2, 0.8, 0.2, 0.02, 0.17, 0.01)) == [(5, "entropy_collapse")]
-
-
-def test_entropy_explosion_begins_over_three_times_the_first_window() -> None:
-    assert begun(entropies(1.0, 1.0, 3.0, 3.0, 3.5)) == [(5, "entropy_explosion")]  # 3.0 is not over 3
-
-
-def test_a_condition_that_lasts_is_one_alarm_and_one_that_returns_is_two() -> None:
-    high, low = {"silenced_share": 0.011}, {"silenced_share": 0.001}
-    found = begun([high, high, low, high, high], silenced_reference=1e-3)
-    assert found == [(1, "silenced_share"), (4, "silenced_share")]
-
-
-def test_silenced_share_is_measured_against_the_sizes_own_reference() -> None:
-    assert begun([{"silenced_share": 0.001}], silenced_reference=1e-4) == []  # exactly ten times is not over
-    assert begun([{"silenced_share": 0.0011}], silenced_reference=1e-4) == [(1, "silenced_share")]
-    assert begun([{"silenced_share": 0.8}], silenced_reference=None) == []
-
-
-def test_truncation_is_a_rise_over_the_runs_own_beginning() -> None:
-    shares = [0.30, 0.34, 0.40, 0.60, 0.50]  # first 0.32; the last two: 0.37, 0.50, 0.55
-    assert begun([{"truncated_share": s} for s in shares]) == [(5, "truncation")]
+def test_without_a_reference_no_share_is_an_alarm() -> None:
+    assert begun([{"silenced_share": 0.8}]) == []
 
 
 def test_not_finite_names_the_metrics() -> None:
@@ -59,15 +53,6 @@ def test_not_finite_names_the_metrics() -> None:
     assert watch.on == {"not_finite"}
     watch, again = observe(watch, LIMITS, 4, {"entropy": 1.0})
     assert (watch.on, again) == (frozenset(), [])
-
-
-def test_a_failed_response_is_an_alarm_that_counts_them() -> None:
-    assert begun([{"failed_rollouts": n} for n in (0.0, 3.0, 1.0, 0.0, 1.0)]) == [
-        (2, "failed_rollouts"),
-        (5, "failed_rollouts"),
-    ]
-    _, (alarm,) = observe(Watch(), LIMITS, 1, {"failed_rollouts": 3.0})
-    assert alarm.line.startswith("3 responses failed; ")
 
 
 DIFFERENCE = "training/rollout_probs_diff_mean"
@@ -80,12 +65,6 @@ def test_a_rollout_that_differs_from_the_trainer_is_an_alarm_and_ends_a_run_in_i
     assert "rollout_broken" in alarms_from(compose(["run.base=base", "run.out=out"]).alarms).stop
 
 
-def test_a_mismatch_that_grows_over_ten_times_its_beginning_is_an_alarm() -> None:
-    # the median of the first two is 2e-4; the last two: 1.6e-3, 2e-3, 2.05e-3
-    series = (1e-4, 3e-4, 2.9e-3, 1.1e-3, 3e-3)
-    assert begun([{"rollout_kl": v} for v in series]) == [(5, "rollout_mismatch")]
-
-
 def test_a_rollout_may_be_broken_by_a_resume() -> None:
     for resumed_at, since in ((100, 1), (98, 3)):  # the first steps are two
         _, found = observe(Watch(), LIMITS, 101, {DIFFERENCE: 0.4}, resumed_at=resumed_at)
@@ -96,11 +75,6 @@ def test_a_rollout_may_be_broken_by_a_resume() -> None:
 
 def test_one_odd_batch_is_no_growth() -> None:
     assert begun([{"rollout_kl": v} for v in (1e-3, 1e-3, 1e-3, 1e-3, 0.06, 1e-3)], AlarmConfig(window=5)) == []
-
-
-def test_rounding_alone_is_no_growth() -> None:
-    """Where rollout and trainer compute alike the estimate is rounding, of either sign."""
-    assert begun([{"rollout_kl": v, DIFFERENCE: 1e-8} for v in (-7e-9, 0.0, 1e-6, 9e-4, 9e-4)]) == []
 
 
 def test_disk_under_two_checkpoints() -> None:

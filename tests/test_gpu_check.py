@@ -85,10 +85,9 @@ def test_the_committed_record_has_the_steps_of_the_check() -> None:
 @pytest.mark.parametrize("more", ["", "actor_rollout_ref.selector.form=two_pass"])
 def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: Path, more) -> None:
     """What `tox -e gpu-check -- --cpu` cannot show: the form that a GPU is asked for."""
+    from stapo_training.run import estimate
     from stapo_training.run.configuration import compose
-    from stapo_training.run.preflight import memory
-    from stapo_training.run.preflight.checks import check_settings
-    from stapo_training.run.preflight.inputs import find_shape
+    from stapo_training.run.preflight import check_settings, find_shape
 
     config = compose(Machine(tmp_path, "0").train("a", more).replace("{out}", str(tmp_path)).split()[2:])
     assert (config.trainer.device, config.actor_rollout_ref.rollout.name) == ("cuda", "vllm")
@@ -99,4 +98,4 @@ def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: P
     shape = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 32, "intermediate_size": 256, "vocab_size": 128, "tie_word_embeddings": True}  # fmt: skip
     (model / "config.json").write_text(json.dumps(shape | {"model_type": "qwen3"}))
-    memory.check(config, find_shape(str(model)), 12.0, 32.0)
+    estimate.memory(config, find_shape(str(model)), 12.0, 32.0)

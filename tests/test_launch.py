@@ -65,20 +65,63 @@ def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_recor
         runs.previous_of(tmp_path, record(), "run.out", foreign=launch.foreign)
 
 
-def test_a_run_from_before_a_setting_goes_on(tmp_path: Path) -> None:
-    """A committed record, which names no validation setting and keeps all checkpoints."""
+@pytest.fixture
+def old(tmp_path: Path) -> Run:
+    """A committed record, which names no validation setting and keeps all checkpoints: 30 steps, finished."""
     text = whole_record().model_dump_json().replace("RUN/", f"{tmp_path}/").replace('"RAY/', '"/tmp/ray/')
     (tmp_path / "run.json").write_text(text)
-    old = Run.model_validate_json(text)
-    now: Any = OmegaConf.to_container(compose(old.command[2:]), resolve=True)
-    new = old.model_copy(update={"config": now})
-    assert runs.previous_of(tmp_path, new, "run.out", **launch.RULES) == old
-    ray = {**now["ray_kwargs"]["ray_init"], "runtime_env": {"env_vars": {"OMP_NUM_THREADS": 2}}}
+    return Run.model_validate_json(text)
+
+
+def again(old: Run, *more: str) -> Run:
+    """The record that its command makes now."""
+    now: Any = OmegaConf.to_container(compose([*old.command[2:], *more]), resolve=True)
+    return old.model_copy(update={"config": now})
+
+
+def test_a_run_from_before_a_setting_goes_on(tmp_path: Path, old: Run) -> None:
+    new = again(old)
+    assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new)) == old
+    ray = {**new.config["ray_kwargs"]["ray_init"], "runtime_env": {"env_vars": {"OMP_NUM_THREADS": 2}}}
     before, after = (changed(new, "ray_kwargs", ray_init=r) for r in (ray | {"runtime_env": {}}, ray))
     assert runs.differences(before, after, launch.may_differ) == []  # `hardware=8gpu` had no variables
     both = changed(new, "run", validation_settings=["t1.0", "t0.7"])
     with pytest.raises(BadInput, match="validation_settings"):
-        runs.previous_of(tmp_path, both, "run.out", **launch.RULES)
+        runs.previous_of(tmp_path, both, "run.out", **launch.rules(both))
+
+
+OPTIM = "actor_rollout_ref.actor.optim."
+
+
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        (["run.steps=40"], ""),
+        (["run.steps=20"], "run.steps"),
+        (["run.steps=40", "run.seed=1"], "run.seed"),
+        (["run.steps=40", f"{OPTIM}lr=1e-3"], "lr"),
+    ],
+)
+def test_the_steps_of_a_run_may_grow_and_nothing_else(tmp_path: Path, old: Run, more: list[str], refused: str) -> None:
+    new = again(old, *more)
+    if not refused:
+        assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new)) == old
+        return
+    with pytest.raises(BadInput) as e:
+        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new))
+    assert refused in str(e.value.found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("lr_scheduler_type", "cosine"), ("lr_warmup_steps", -1), ("lr_warmup_steps", 0)]
+)
+def test_a_run_whose_learning_rate_depends_on_its_length_may_not_grow(tmp_path: Path, old: Run, key, value) -> None:
+    schedule = [f"{OPTIM}{key}={value}", f"{OPTIM}lr_warmup_steps_ratio=0.1"]
+    (tmp_path / "run.json").write_text(again(old, *schedule).model_dump_json())
+    new = again(old, *schedule, "run.steps=40")
+    with pytest.raises(BadInput, match=r"run\.steps=30") as e:
+        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new))
+    assert "run.steps: 30 there, 40 now" in str(e.value.found)
 
 
 def test_the_resume_command_works_from_any_folder_and_holds_no_secret() -> None:

@@ -29,28 +29,13 @@ def _smi(folder: Path, script: str) -> Path:
 
 def test_without_a_driver_it_names_the_command_that_works(tmp_path: Path) -> None:
     done = _check(tmp_path)
-    assert done.returncode == 2
-    assert "needs an NVIDIA GPU" in done.stderr
-    assert "next:     tox -e eval-cpu -- --model 'ORG/A B'" in done.stderr
+    assert (done.returncode, "tox -e eval-cpu -- --model 'ORG/A B'" in done.stderr) == (2, True)
 
 
-def test_a_gpu_is_enough(tmp_path: Path) -> None:
-    done = _check(_smi(tmp_path / "bin", _LISTS.format("580.65.06")))
-    assert (done.returncode, done.stdout) == (0, "1 GPUs\n")
-
-
-@pytest.mark.parametrize("version", ["570.86.10", "[N/A]"])
-def test_an_old_driver_is_refused_before_anything_is_installed(tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize(("version", "code"), [("580.65.06", 0), ("570.86.10", 2), ("[N/A]", 2)])
+def test_a_gpu_with_a_driver_that_is_new_enough(tmp_path: Path, version: str, code: int) -> None:
     done = _check(_smi(tmp_path / "bin", _LISTS.format(version)))
-    assert done.returncode == 2
-    assert f"found:    {version}" in done.stderr
-    assert "expected: 580 or newer" in done.stderr
-
-
-def test_it_asks_for_the_driver_that_a_run_asks_for() -> None:
-    from stapo_training.run.preflight import machine
-
-    assert f"\nDRIVER = {machine.DRIVER} " in CHECK.read_text()
+    assert (done.returncode, version in done.stderr) == (code, code == 2)
 
 
 @pytest.mark.slow

@@ -1,59 +1,151 @@
-"""Preflight: which models, data and sizes are refused."""
+"""Preflight: what is refused before anything expensive starts, by the field that its refusal names."""
 
 import json
 import shutil
+import socket
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from stapo_results import shapes, throughput
 from stapo_results.errors import BadInput
 from stapo_results.store import write_json
 from stapo_training.data.rows import parquet_content_sha256
+from stapo_training.run import estimate, launch, preflight
 from stapo_training.run.configuration import compose
-from stapo_training.run.preflight import checks as preflight
-from stapo_training.run.preflight import inputs, machine
+from stapo_training.run.preflight import Node
 
-PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]
+GPUS = ["size=qwen3-8b", "hardware=8gpu", "method=stapo", "run.data=/nowhere", "run.out=/out"]
+MIDDLE = shapes.shape_from(shapes.KNOWN["Qwen/Qwen3-8B-Base"], "")
+A = "actor_rollout_ref"
 
 
-def mini(base: Path, out: Path, *more: str):
+def mini(base: Path, out: Path, *more: str) -> Any:
     return compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
+
+
+def refusals(checks: Any) -> dict[str, str]:
+    return {c.name: str(c.problem) for c in checks.made if c.problem}
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "check", "said"),
+    [
+        (["data.train_batch_size=100"], "sizes", "100 / 64"),
+        ([f"{A}.rollout.tensor_model_parallel_size=3"], "sizes", "8 / 3"),
+        ([f"{A}.actor.ppo_mini_batch_size=1", f"{A}.rollout.n=4"], "sizes", "4 / 8"),
+        ([f"{A}.actor.use_dynamic_bsz=false", f"{A}.actor.ppo_micro_batch_size_per_gpu=24"], "sizes", "64 / 24"),
+        ([f"{A}.actor.ppo_max_token_len_per_gpu=16000"], "sizes", "ppo_max_token_len_per_gpu=16000"),
+        (["method=clip_cov", f"{A}.actor.ppo_max_token_len_per_gpu=32767"], "sizes", "at least 32768"),
+        ([f"{A}.selector.q=75"], "selector", "selector.q"),
+        ([f"{A}.actor.loss_agg_mode=seq-mean-token-mean"], "selector", "form=two_pass"),
+        ([f"{A}.token_log.folder=/x"], "token log", "/out/token_log"),
+        ([f"{A}.advantage.reweight=2"], "advantage", "reweight"),
+        ([f"{A}.proxy.min_p=0.1"], "proxy", "min_p"),
+        ([f"{A}.ref.ulysses_sequence_parallel_size=2"], "attention", f"{A}.ref.ulysses_sequence_parallel_size=1"),
+        ([f"{A}.model.use_fused_kernels=true"], "attention", f"{A}.model.use_fused_kernels=false"),
+        (["alarms.stop=[fire]"], "alarms", "fire"),
+        (["trainer.logger=[mlflow]"], "loggers", "mlflow"),
+        (["reward.custom_reward_function.reward_kwargs.verifier=x"], "verifier", "strict_box"),
+        (["method=dapo-dynamic", "algorithm.filter_groups.metric=foo"], "dynamic sampling", "foo"),
+    ],
+)
+def test_settings_that_no_machine_could_run_are_refused(overrides: list[str], check: str, said: str) -> None:
+    assert said in refusals(preflight.check_settings(compose([*GPUS, *overrides])))[check]
+
+
+def test_a_loggers_package_and_wandbs_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(BadInput, match="pip install trackio"):
+        preflight.check_loggers(["console", "trackio"])
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda package: object())
+    home = {"HOME": str(tmp_path)}
+    with pytest.raises(BadInput, match="WANDB_MODE=offline"):
+        preflight.check_loggers(["wandb"], home)
+    preflight.check_loggers("wandb", home | {"WANDB_API_KEY": "x"})
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        (f"{A}.actor.loss_agg_mode=token-median", "token-median"),
+        ("trainer.v1.trainer_mode=sync", "trainer_mode=sync"),
+        (f"{A}.actor.strategy=fsdp", "strategy=fsdp"),
+        (f"{A}.rollout.agent.default_agent_loop=nothing", "default_agent_loop=nothing"),
+        ("reward.custom_reward_function.path=/nowhere.py", "/nowhere.py"),
+        ("reward.custom_reward_function.path=null", "path"),
+    ],
+)
+def test_what_verl_refuses_or_does_not_find(tiny_base: Path, tmp_path: Path, override: str, named: str) -> None:
+    with pytest.raises(BadInput) as e:
+        launch.ask_verl(mini(tiny_base, tmp_path, override))
+    assert named in str(e.value.found)
+
+
+def test_a_reward_that_does_not_tell_right_from_wrong_is_refused(tiny_base: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def compute_score(**_):\n    return {'score': 1.0}\n")
+    config = mini(tiny_base, tmp_path, f"reward.custom_reward_function.path={tmp_path}/mine.py")
+    with pytest.raises(BadInput, match=r"\[1\.0, 1\.0\]"):
+        launch.ask_verl(config)
+
+
+def test_config_only_needs_no_gpu_no_data_and_no_model(capfd: pytest.CaptureFixture) -> None:
+    assert launch.run([*GPUS, "size=qwen3-14b", "hardware=64gpu"], config_only=True) == 0
+    assert "tensor_model_parallel_size: 2" in capfd.readouterr().out
 
 
 # model and data
 
 
 def test_a_hub_model_that_is_not_cached_while_the_hub_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    config = compose(["size=qwen3-8b", "hardware=8gpu", "method=stapo", "run.data=/d", f"run.out={tmp_path}"])
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    config.actor_rollout_ref.model.path = "Qwen/no-such-model"
-    config.run.model_revision = "abc123"
-    with pytest.raises(BadInput) as e:
-        inputs.check_model(config)
-    assert "hf download Qwen/no-such-model --revision abc123" in e.value.next_step
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert inputs.check_model(config) == "Qwen/no-such-model"
+    config = compose([*GPUS, f"{A}.model.path=Qwen/no-such-model", "run.model_revision=abc123"])
+    monkeypatch.setattr(preflight.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(preflight.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(BadInput, match="hf download Qwen/no-such-model --revision abc123"):
+        preflight.check_model(config)
+    monkeypatch.setattr(preflight.constants, "HF_HUB_OFFLINE", False)
+    assert preflight.check_model(config) == "Qwen/no-such-model"
 
 
-def test_a_model_folder_without_its_weights_or_a_part_of_them(tiny_base: Path, tmp_path: Path) -> None:
+def test_a_model_folder_without_its_weights_a_part_of_them_or_of_another_size(tiny_base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_base / "model", folder)
-    config = mini(tiny_base, tmp_path / "out", f"actor_rollout_ref.model.path={folder}")
-    assert inputs.check_model(config) == str(folder)
+    config = mini(tiny_base, tmp_path / "out", f"{A}.model.path={folder}")
+    assert preflight.check_model(config) == str(folder)
+    config.run.size = "qwen3-8b"
+    with pytest.raises(BadInput, match=r"run\.size=mini"):
+        preflight.check_model(config)
+    config.run.size = "mini"
     shards = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
-    with pytest.raises(BadInput) as e:
-        inputs.check_model(config)
-    assert str(e.value.found) == f"no model-2.safetensors in {folder}"
+    with pytest.raises(BadInput, match=f"no model-2.safetensors in {folder}"):
+        preflight.check_model(config)
     config.actor_rollout_ref.model.path = str(tmp_path / "nothing")
-    with pytest.raises(BadInput) as e:
-        inputs.check_model(config)
-    assert "stapo-train base --out" in e.value.next_step
+    with pytest.raises(BadInput, match="stapo-train base --out"):
+        preflight.check_model(config)
+
+
+def test_the_shape_of_a_model_is_in_its_folder_or_known(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, '
+        '"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 32}')  # fmt: skip
+    # no head norms, 2 key heads of 4: layer 4*64 + 384 + 16 = 656; root 2*256 + 8
+    assert preflight.find_shape(str(tmp_path)).parameters == 2 * 656 + 256 + 256 + 8
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BadInput, match=r"config\.json"):
+        preflight.find_shape(str(tmp_path))
+    with pytest.raises(BadInput, match="hf download some/model"):
+        preflight.find_shape("some/model")
+    with pytest.raises(BadInput, match="model_type mamba"):
+        shapes.shape_from({"model_type": "mamba"}, "model")
+    with pytest.raises(BadInput, match="hidden_size"):
+        shapes.shape_from({"model_type": "qwen3", "hidden_size": "8", "num_attention_heads": 2}, "model")
 
 
 def test_data_that_differ_from_their_record_are_refused(tiny_base: Path, tmp_path: Path) -> None:
@@ -74,158 +166,245 @@ def test_data_that_differ_from_their_record_are_refused(tiny_base: Path, tmp_pat
     write_json(tmp_path / "data.json", record)
     table = pq.read_table(file)
     pq.write_table(table, file, compression="gzip")  # other bytes, the same rows
-    assert inputs.check_data("train_files", file, "MAKE") == 64
+    assert preflight.check_data("train_files", file, "MAKE") == 64
     pq.write_table(table.slice(0, 63), file)
-    with pytest.raises(BadInput) as e:
-        inputs.check_data("train_files", file, "MAKE")
-    assert info["content_sha256"][:16] in str(e.value.expected)
+    with pytest.raises(BadInput, match=info["content_sha256"][:16]):
+        preflight.check_data("train_files", file, "MAKE")
     (tmp_path / "data.json").write_text("{")
     with pytest.raises(BadInput):
-        inputs.check_data("train_files", file, "MAKE")
+        preflight.check_data("train_files", file, "MAKE")
 
 
-def test_a_file_that_is_no_parquet_has_no_row_or_lacks_a_column(tiny_base: Path, tmp_path: Path) -> None:
-    file = tmp_path / "train.parquet"
-    file.write_text('{"prompt": "1 + 1"}\n')
-    with pytest.raises(BadInput, match="is no Parquet file"):
-        inputs.check_data("train_files", file, "MAKE")
-    table = pq.read_table(tiny_base / "data" / "train.parquet")
-    for wrong, said in ((table.slice(0, 0), "holds no row"), (table.drop_columns(["reward_model"]), "columns")):
-        pq.write_table(wrong, file)
-        with pytest.raises(BadInput, match=said):
-            inputs.check_data("train_files", file, "MAKE")
-
-
-def test_rows_without_a_problem_id_are_refused_before_a_gpu_starts(tiny_base: Path, tmp_path: Path) -> None:
-    table = pq.read_table(tiny_base / "data" / "train.parquet")
-    file, column = tmp_path / "train.parquet", table.schema.names.index("extra_info")
-    rows = table.column("extra_info").to_pylist()
+def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path: Path) -> None:
+    table, file = pq.read_table(tiny_base / "data" / "train.parquet"), tmp_path / "train.parquet"
+    rows, column = table.column("extra_info").to_pylist(), table.schema.names.index("extra_info")
     without = [{k: v for k, v in row.items() if k != "problem_id"} for row in rows]
-    for wrong in (without, [rows[0] | {"problem_id": None}, *rows[1:]]):
-        pq.write_table(table.set_column(column, "extra_info", [wrong]), file)
-        with pytest.raises(BadInput, match=r"extra_info\.problem_id"):
-            inputs.check_data("train_files", file, "MAKE")
-
-
-def test_without_the_check_of_memory_checkpoints_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    given = ["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"]
-    found = preflight.examine(compose([*given, "run.check_memory=false", "run.card=H100"]))
-    assert found.checkpoints is not None
-    assert (round(found.checkpoints.each, 1), found.memory) == (91.5, None)  # 12 B x 8.19e9
-
-
-def test_a_model_of_unknown_size_starts_without_the_check_of_memory(tmp_path: Path) -> None:
-    given = ["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"]
-    found = preflight.examine(compose([*given, "run.check_memory=false", "actor_rollout_ref.model.path=some/model"]))
-    refused = {c.name for c in found.checks.made if c.problem}
-    assert (found.checkpoints, refused & {"shape", "disk"}) == (None, set())
-
-
-def test_a_model_whose_attention_ours_does_not_compute_is_refused(tiny_base: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_base / "model", folder)
-    facts = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(facts | {"attention_dropout": 0.1}))
-    model = "actor_rollout_ref.model"
-    ours = [f"{model}.override_config.attn_implementation=stapo_varlen", f"{model}.use_remove_padding=true"]
-    config = mini(tiny_base, tmp_path / "out", f"{model}.path={folder}", "run.check_memory=false", *ours)
-    with pytest.raises(BadInput, match="attention_dropout"):
-        preflight.examine(config).checks.refuse()
-
-
-# sizes
+    for wrong, said in (
+        (None, "Parquet"),
+        (table.slice(0, 0), "no row"),
+        (table.drop_columns(["reward_model"]), "columns"),
+        (table.set_column(column, "extra_info", [without]), r"extra_info\.problem_id"),
+        (table.set_column(column, "extra_info", [[rows[0] | {"problem_id": None}, *rows[1:]]]), "1 without"),
+    ):
+        file.write_text("{}\n") if wrong is None else pq.write_table(wrong, file)
+        with pytest.raises(BadInput, match=said):
+            preflight.check_data("train_files", file, "MAKE")
 
 
 @pytest.mark.parametrize(
-    ("override", "found"),
+    ("override", "check", "said"),
     [
-        ("data.train_batch_size=100", "100 / 64"),
-        ("actor_rollout_ref.rollout.tensor_model_parallel_size=3", "64 / 3"),
-        ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16000", "ppo_max_token_len_per_gpu 16000 tokens"),
+        ("data.train_batch_size=4096", "prompts", "64"),
+        (f"{A}.rollout.log_prob_micro_batch_size_per_gpu=24", "sizes", "64 / 24"),
+        ("trainer.nnodes=2", "GPUs", "2 node(s)"),
+        ("ray_kwargs.ray_init.num_cpus=4", "cores", "num_cpus=5"),
+        ("data.val_files=[/a,/b]", "data.val_files", "/b"),
+        (f"{A}.rollout.max_num_seqs=10000000", "memory", "max_num_seqs"),
     ],
 )
-def test_sizes_that_do_not_divide_or_hold_no_sequence(override: str, found: str) -> None:
-    with pytest.raises(BadInput) as e:
-        preflight.check_sizes(compose(["size=qwen3-8b", *PAPER, override]))
-    assert found in str(e.value.found)
-
-
-@pytest.mark.parametrize(
-    ("override", "found"),
-    [
-        ("data.train_batch_size=4096", "64"),
-        ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=24", "64 / 24"),
-        ("trainer.nnodes=2", "trainer.nnodes=2"),
-    ],
-)
-def test_what_the_miniature_cannot_do_is_refused_with_the_numbers(
-    tiny_base: Path, tmp_path: Path, override: str, found: str
-) -> None:
-    prefix = "+" if "address" in override else ""
-    with pytest.raises(BadInput) as e:
-        preflight.examine(mini(tiny_base, tmp_path, prefix + override)).checks.refuse()
-    assert found in str(e.value.found)
+def test_what_the_miniature_cannot_do(tiny_base: Path, tmp_path: Path, override: str, check: str, said: str) -> None:
+    found = preflight.examine(mini(tiny_base, tmp_path, override))
+    assert said in refusals(found.checks)[check]
 
 
 def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
-    c = mini(tiny_base, tmp_path, "cpu.ranks=2", "method=grpo", "data.train_batch_size=32")
+    c = mini(tiny_base, tmp_path, "cpu.ranks=2", "method=grpo")
     a = c.actor_rollout_ref
-    assert a.actor.ppo_micro_batch_size_per_gpu == 32
-    assert a.rollout.log_prob_micro_batch_size_per_gpu == a.ref.log_prob_micro_batch_size_per_gpu == 32
+    assert a.actor.ppo_micro_batch_size_per_gpu == a.rollout.log_prob_micro_batch_size_per_gpu == 32
     assert a.rollout.tensor_model_parallel_size == c.trainer.n_gpus_per_node == 2
     found = preflight.examine(c)
     assert (found.prompts, found.checks.problems) == (64, [])
 
 
-# GPUs, end to end, with a nvidia-smi of our own
+# the machine
 
 
-@pytest.mark.parametrize(("mib", "fits"), [(81559, True), (24576, False)])
-def test_eight_cards_of_80_gb_hold_8b_and_of_24_gb_do_not(
-    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mib: int, fits: bool
-) -> None:
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
+    """A nvidia-smi of our own that prints these rows of index, name, MiB in all and MiB in use."""
     script = tmp_path / "bin" / "nvidia-smi"
-    script.parent.mkdir()
-    lines = "".join(f"{i}, NVIDIA H100 80GB HBM3, {mib}, 3, 580.65.06\\n" for i in range(8))
-    script.write_text(f"#!{sys.executable}\nprint('''{lines}''', end='')\n")
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(f"#!{sys.executable}\nprint({chr(10).join(rows)!r})\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine, "lacking", list)  # whatever this machine has
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: type("M", (), {"available": 1024 * 2**30}))
-    table = pq.read_table(tiny_base / "data" / "train.parquet").take([i % 64 for i in range(256)])
-    for name in ("train", "val"):
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    out = tmp_path / "out"
-    found = preflight.examine(compose(["size=qwen3-8b", "hardware=8gpu", f"run.data={tmp_path}", f"run.out={out}"]))
-    assert (found.card, round(found.card_gib or 0, 2), found.prompts) == ("H100", round(mib / 1024, 2), 256)
-    refused = {c.name for c in found.checks.made if c.problem}
-    assert ("memory" in refused, found.memory is None) == (not fits, not fits)
-    assert not out.exists()
-
-
-def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    config = compose(["size=qwen3-14b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}", "run.card=H20"])
-    found = preflight.examine(config)
-    assert (found.card, found.card_gib) == ("H20", 95.6)
-    assert found.memory is not None
-    assert "GPUs" in {c.name for c in found.checks.made if c.problem}
-    with pytest.raises(BadInput):
-        preflight.planned_card("H21")
 
 
 @pytest.mark.parametrize(
-    ("override", "key"),
+    ("chosen", "gpus", "gib"),
+    [(None, 3, 40), ("2,0", 2, 80), ("", 0, None), ("1,7,0", 1, 40), ("GPU-5f3a,GPU-77b0", 2, 40)],
+)
+def test_the_cards_that_are_left_to_a_run(tmp_path: Path, monkeypatch, chosen, gpus: int, gib: int | None) -> None:
+    broken = ["3, NVIDIA H100, [N/A], [N/A]", "No devices were found"]
+    sizes = (81920, 40960, 81920)
+    smi(tmp_path, monkeypatch, *(f"{i}, NVIDIA H100 80GB HBM3, {s}, {i * 2000}" for i, s in enumerate(sizes)), *broken)
+    node = preflight.this_node({} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen})
+    assert (node.gpus, node.card_gib, node.card) == (gpus, gib, "H100" if gpus else None)
+    assert list(node.busy) == (["GPU 2: 3.9 GiB"] if chosen in (None, "2,0") else [])
+
+
+def test_a_node_as_ray_describes_it() -> None:
+    found = preflight._described("a", {"GPU": 8.0, "CPU": 32.0, "accelerator_type:H20": 1.0, "node:10.0.0.1": 1.0})
+    assert (found.gpus, found.cpus, found.card, found.card_gib) == (8, 32, "H20", throughput.CARDS["H20"].gib)
+    assert preflight._described("b", {"CPU": 2.0}) == Node("b", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
     [
-        ("actor_rollout_ref.selector.q=75", "selector.q"),
-        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "form=two_pass"),
-        ("alarms.stop=[fire]", "fire"),
-        ("trainer.logger=[mlflow]", "mlflow"),
+        ([Node("a", 0, 64)], "a: 0"),
+        ([Node("a", 8, 64), Node("b", 7, 64)], "a: 8, b: 7"),
+        ([Node("a", 8, 64, busy=["GPU 1: 41.2 GiB"]), Node("b", 8, 64)], "a GPU 1: 41.2 GiB"),
     ],
 )
-def test_settings_that_no_machine_could_run_are_refused(override: str, key: str) -> None:
+def test_missing_and_busy_cards_are_refused(nodes: list[Node], found: str) -> None:
     with pytest.raises(BadInput) as e:
-        preflight.check_settings(compose(["size=qwen3-14b", *PAPER, "hardware=8gpu", override])).refuse()
-    assert key in str(e.value)
+        preflight.check_gpus(compose([*GPUS, "trainer.nnodes=2"]), nodes)
+    assert e.value.found == found
+
+
+def test_fewer_cores_than_slots_are_a_warning_and_fewer_slots_are_refused() -> None:
+    config = compose([*GPUS, "hardware=1gpu"])
+    assert preflight.check_cores(config, [Node("a", 1, 5)]) is None
+    assert (preflight.check_cores(config, [Node("a", 1, 4)]) or "").startswith("4 cores for 1 GPU(s), 1 fewer than 5")
+    config.ray_kwargs.ray_init.num_cpus = 4  # as a batch system may ask for
+    with pytest.raises(BadInput) as e:
+        preflight.check_cores(config, [Node("a", 1, 4)])
+    assert (e.value.found, e.value.next_step) == ("a: 4", "ray_kwargs.ray_init.num_cpus=5")
+
+
+def test_every_node_of_a_cluster_has_the_slots_of_its_ranks_and_storage_units() -> None:
+    config, nodes = compose([*GPUS, "hardware=64gpu"]), [Node("a", 8, cpus=26)] * 8
+    assert preflight.check_cores(config, nodes) is None
+    for wrong, said in (
+        ([*nodes[:7], Node("b", 8, cpus=25)], "--num-cpus=26"),
+        ([*nodes, Node("head", 0, cpus=0)], "1 on another"),  # a storage unit is meant for each node
+    ):
+        with pytest.raises(BadInput, match=said):
+            preflight.check_cores(config, wrong)
+
+
+def test_an_address_where_no_cluster_answers() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        closed = s.getsockname()[1]
+    with pytest.raises(BadInput, match=f"127.0.0.1:{closed}"):
+        preflight.cluster_nodes(f"127.0.0.1:{closed}")
+
+
+def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8B: 12 B (fp32 weights and two moments) x 8,190,735,360 = 91.539 GiB, and 1 + 2 GiB of logs."""
+    config = compose([*GPUS, f"run.out={tmp_path}/a/b"])
+    each = preflight.checkpoint_gib(config, 8_190_735_360)
+    assert round(each, 3) == 91.539
+    whole = compose([*GPUS, f"{A}.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"])
+    assert round(preflight.checkpoint_gib(whole, 8_190_735_360), 3) == 122.051  # 16 B
+    monkeypatch.setattr(preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": 186.0 * 2**30}))
+    with pytest.raises(BadInput) as e:
+        preflight.check_disk(config, each)
+    assert (e.value.found, "186.08 GiB" in str(e.value.expected)) == ("186.00 GiB", True)
+    monkeypatch.setattr(preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": 370.0 * 2**30}))
+    line = preflight.check_disk(config, each)  # every 100 of 3,000 steps, three kept, for a moment four
+    assert ("30 checkpoints" in line, "369.2 GiB" in line, "NOT ENOUGH" in line) == (True, True, False)
+    config.trainer.max_actor_ckpt_to_keep = None
+    assert "2749.2 GiB" in (line := preflight.check_disk(config, each))
+    assert "NOT ENOUGH" in line
+
+
+# memory and time
+
+
+def test_parameters_and_saved_bytes_are_what_transformers_builds_and_keeps() -> None:
+    """What a norm or the attention keeps beside, one number a token, and the angles are left out of the formula."""
+    import torch
+    from transformers import Qwen2Config, Qwen3Config
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
+
+    sizes: Any = {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+                  "intermediate_size": 768, "vocab_size": 64, "attn_implementation": "sdpa"}  # fmt: skip
+    qwen3 = Qwen3Config(**sizes, head_dim=32, tie_word_embeddings=False)
+    for config in (qwen3, Qwen2Config(**sizes, tie_word_embeddings=True)):
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        assert shapes.shape_from(config.to_dict(), "").parameters == sum(p.numel() for p in model.parameters())
+    shape, tokens = shapes.shape_from(qwen3.to_dict(), ""), 64
+    for width, dtype in ((2, torch.bfloat16), (4, torch.float32)):
+        layer, kept = Qwen3DecoderLayer(qwen3, 0).to(dtype), {}
+        x = torch.randn(1, tokens, 256, dtype=dtype, requires_grad=True)
+        angles = Qwen3RotaryEmbedding(qwen3)(x, torch.arange(tokens)[None])
+        weights = {p.untyped_storage().data_ptr() for p in layer.parameters()}
+
+        def keep(t: torch.Tensor, weights=weights, kept=kept) -> torch.Tensor:
+            if t.untyped_storage().data_ptr() not in weights:
+                kept[t.untyped_storage().data_ptr()] = t
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            layer(x, position_embeddings=angles, attention_mask=None)
+        measured = sum(t.untyped_storage().nbytes() for t in kept.values()) / tokens
+        assert measured == shape.saved_bytes_per_token(width) + 4 * (2 + 8 + 4 + 8) + 2 * 32 * width
+
+
+def test_memory_and_checkpoints_of_8b_on_a_card_that_is_not_here(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = preflight.examine(compose([*GPUS, "run.card=H20", f"run.out={tmp_path}/out"]))
+    assert (found.card, found.memory and found.memory.limit) == ("H20", 95.6)
+    assert "GPUs" in refusals(found.checks)
+    assert not (tmp_path / "out").exists()
+    unknown = preflight.examine(compose([*GPUS, "run.card=H21"]))
+    assert "H21" in refusals(unknown.checks)["run.card"]
+
+
+def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(preflight, "check_disk", lambda config, each: asked.append(each))
+    given = [*GPUS, "run.check_memory=false", "run.card=H100"]
+    assert preflight.examine(compose(given)).memory is None
+    assert round(asked.pop(), 1) == 91.5
+    found = preflight.examine(compose([*given, f"{A}.model.path=some/model"]))  # a model of unknown size may start
+    assert (asked, "shape" in refusals(found.checks)) == ([], False)
+
+
+def test_passes_of_a_planned_step() -> None:
+    """10 x P a token, and 2 for a second pass of the selector on 64 cards."""
+    steps = [estimate.step(compose([*GPUS, f"hardware={h}"]), MIDDLE, 960) for h in ("8gpu", "64gpu")]
+    assert [(s.update.passes, s.every) for s in steps] == [(10, 5), (12, 5)]
+
+
+def test_a_refusal_for_memory_has_both_numbers_and_the_settings_that_lower_it() -> None:
+    config = compose([*GPUS, "trainer.n_gpus_per_node=1"])
+    # fp32 weights, gradients and moments, 16 bytes each of 8,190,735,360 parameters, are 122 GiB alone
+    with pytest.raises(BadInput, match="offload_policy=true") as e:
+        estimate.memory(config, MIDDLE, 79.6, 512.0)
+    assert "79.6 GiB" in str(e.value.expected)
+    config.actor_rollout_ref.actor.fsdp_config.offload_policy = True
+    fits = estimate.memory(config, MIDDLE, 79.6, 512.0)
+    assert 0 < fits.gib < fits.limit
+    with pytest.raises(BadInput, match="host memory"):
+        estimate.memory(config, MIDDLE, 79.6, 64.0)
+
+
+def test_a_dry_run_that_cannot_start_prints_all_it_knows_before_it_refuses(
+    tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(launch, "ask_verl", lambda config: None)  # seconds
+    with pytest.raises(BadInput) as e:
+        launch.run([*GPUS, "method=grpo", "run.card=H20", f"run.out={tmp_path / 'out'}"], dry_run=True)
+    assert "data.train_files" in str(e.value)
+    assert "8 GPU(s)" in str(e.value)
+    printed = capfd.readouterr().out
+    for part in ("grpo on qwen3-8b", "GiB on H20", " a step, ", "formula"):
+        assert part in printed
+
+
+@pytest.mark.slow
+def test_a_dry_run_passes_prints_and_writes_nothing(tiny_base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["size=mini", "hardware=cpu", f"run.base={tiny_base}", f"run.out={out}", "run.seed=3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "stapo_training.cli", "run", *words, "--dry-run"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for printed in ("seed 3, 30 steps", "3 checkpoints", "4 update(s), 64 prompts", launch.resume_command(words)):
+        assert printed in done.stdout
+    assert not out.exists()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import RunFailed
+from stapo_training.run.alarms import Alarm
 from stapo_training.run.folder import TrainingFolder, first_line
-from stapo_training.run.watch.alarms import Alarm
 
 
 def save(folder: TrainingFolder, step: int, content: bytes = b"12345678") -> Path:
@@ -46,28 +46,20 @@ def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> 
     assert sorted(p.name for p in folder.checkpoints.iterdir()) == ["global_step_10", "global_step_11", "global_step_9"]
 
 
-def test_a_failed_save_is_removed_and_the_earlier_checkpoint_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [(OSError(errno.ENOSPC, "no space"), True), (OSError(errno.EIO, "i/o"), False), (RuntimeError("NCCL"), False)],
+)
+def test_a_failed_save_is_removed_and_an_earlier_one_stays(tmp_path: Path, error: Exception, full: bool) -> None:
     folder = TrainingFolder(tmp_path)
     save(folder, 2)
     folder.complete_checkpoint(2)
     save(folder, 4, b"123")
-    error = folder.save_failed(4, OSError(errno.ENOSPC, "No space left on device"))
-    assert isinstance(error, RunFailed)
-    assert "[Errno 28]" in str(error.found)
-    assert error.next_step.endswith("global_step_2")
+    failed = folder.save_failed(4, error)
+    assert (isinstance(failed, RunFailed), failed.expected is not None) == (True, full)
+    assert first_line(error) in str(failed.found)
+    assert failed.next_step.endswith("global_step_2")
     assert [p.name for p in folder.checkpoints.iterdir()] == ["global_step_2"]
-    assert folder.last_checkpoint() is not None
-
-
-def test_a_save_that_failed_for_another_reason_than_the_disk_asks_for_no_space(tmp_path: Path) -> None:
-    folder = TrainingFolder(tmp_path)
-    save(folder, 2)
-    folder.complete_checkpoint(2)
-    asks = [
-        folder.save_failed(4, error).expected is not None
-        for error in (OSError(errno.ENOSPC, "no space"), OSError(errno.EIO, "i/o"), RuntimeError("NCCL error"))
-    ]
-    assert asks == [True, False, False]
 
 
 def test_a_first_save_that_was_larger_than_the_disk_asks_for_space(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from stapo_results.shapes import shape_from
 from stapo_results.sizes import SMALL
 from stapo_training import cli
 from stapo_training.miniature.tokenizer import build_tokenizer
+from stapo_training.run import preflight
 from stapo_training.run.configuration import compose
-from stapo_training.run.preflight import checks, inputs
 from stapo_training.small import build, fetch
 
 SHAPE = {
@@ -283,7 +283,7 @@ def test_the_fetched_model_becomes_a_base_folder_that_a_run_accepts(folder: Path
     fetch.fetch(SMALL, str(folder))
     build.build_base(base, plan=plan)
     config = compose([f"size={SMALL}", "hardware=cpu", f"run.base={base}", f"run.out={tmp_path / 'run'}"])
-    found = checks.examine(config)
+    found = preflight.examine(config)
     found.checks.refuse()
     assert (found.prompts, found.shape and found.shape.layers) == (30, 2)
     loaded = {name: benchmarks.load(name, base / "benchmarks", strict=True) for name in ("small-sums", "small-words")}
@@ -340,7 +340,7 @@ def test_an_option_of_the_other_size_is_refused(words, refused, tmp_path, monkey
 def test_without_the_base_folder_the_command_that_makes_it_is_named(tmp_path: Path) -> None:
     config = compose([f"size={SMALL}", "hardware=cpu", f"run.base={tmp_path}", "run.out=out"])
     with pytest.raises(BadInput) as e:
-        inputs.check_model(config)
+        preflight.check_model(config)
     assert f"stapo-train fetch {SMALL}" in e.value.next_step
     data, rollout = config.data, config.actor_rollout_ref.rollout
     assert (data.train_batch_size, rollout.n, data.max_response_length) == (8, 4, 64)

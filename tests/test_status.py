@@ -1,63 +1,69 @@
-"""STATUS.md as a golden text; what it says in the cases between."""
+"""STATUS.md: what it says of a running, a failed and a finished training."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from stapo_results.schema import StepMetrics
-from stapo_training.run.folder import Checkpoint
-from stapo_training.run.watch.alarms import Alarm
-from stapo_training.run.watch.status import Status, render
+import pytest
 
-GOLDEN = Path(__file__).parent / "data"
+from stapo_training.run import status
+from stapo_training.run.alarms import Alarm
+from stapo_training.run.folder import TrainingFolder
 
-
-def step(n: int, **values: float) -> StepMetrics:
-    return StepMetrics(step=n, values=values)
-
-
-RUNNING = Status(
-    name="Training: stapo on qwen3-1.7b, seed 0",
-    state="running",
-    total=3000,
-    command="stapo-train run method=stapo size=qwen3-1.7b run.out=/data/run",
-    now=datetime(2026, 2, 3, 14, 5, tzinfo=UTC),
-    disk_free=600 * 2**30,
-    steps=[
-        step(0, accuracy=0.031),
-        step(1, reward=-0.5, entropy=0.8, silenced_share=0.0001, grad_norm=0.25, truncated_share=0.125),
-        step(2, reward=-0.25, entropy=0.7, silenced_share=0.0003, grad_norm=0.5, truncated_share=0.125, accuracy=0.25),
-        step(3, reward=0.125, entropy=0.06, silenced_share=0.0002, truncated_share=0.25, accuracy=0.125),
-    ],
-    step_seconds=[160.0, 140.0],
-    checkpoints=[Checkpoint(2, 20 * 2**30, Path("global_step_2"))],
-    alarms=[
-        Alarm(step=2, kind="silenced_share", line="0.11 % of the tokens silenced"),
-        Alarm(step=3, kind="not_finite", line="not finite: actor/grad_norm"),
-    ],
-    alarms_on=frozenset({"not_finite"}),
-)
+RUN = {
+    "method": "stapo",
+    "size": "qwen3-1.7b",
+    "seed": 0,
+    "steps": 3000,
+    "command": "stapo-train run run.out=/data/run",
+}
+NOW = datetime(2026, 2, 3, 14, 5, tzinfo=UTC)
 
 
-def test_status_of_a_running_training() -> None:
-    assert render(RUNNING) == (GOLDEN / "status-running.md").read_text()
+@pytest.fixture
+def folder(tmp_path: Path) -> TrainingFolder:
+    """Three steps, of which the second is saved."""
+    folder = TrainingFolder(tmp_path)
+    for step, values in enumerate(
+        (
+            {"accuracy": 0.031},
+            {"reward": -0.5, "silenced_share": 0.0001, "grad_norm": 0.25},
+            {"reward": -0.25, "silenced_share": 0.0003, "grad_norm": 0.5, "accuracy": 0.25},
+            {"reward": 0.125, "silenced_share": 0.0002},
+        )
+    ):
+        folder.log_step(step, values, {})
+    folder.log_alarms([Alarm(step=2, kind="silenced_share", line="many"), Alarm(step=3, kind="not_finite", line="nan")])
+    saved = folder.checkpoints / "global_step_2"
+    saved.mkdir(parents=True)
+    (saved / "data.pt").write_bytes(b"x" * 2**20)
+    folder.complete_checkpoint(2)
+    return folder
 
 
-def test_status_of_a_failed_training_says_why_first() -> None:
-    lines = render(replace(RUNNING, state="failed", reason="the disk is full (0.0 GiB)", alarms_on=frozenset()))
-    assert lines.splitlines()[2] == "**Failed** after step 3 of 3000: the disk is full (0.0 GiB)"
-    assert "- step 3, not_finite: not finite" in lines  # whether it still lasts is not known any more
-    assert "    stapo-train run method=stapo size=qwen3-1.7b run.out=/data/run\n" in lines
+def page(folder: TrainingFolder, state: Any, *, seconds: tuple[float, ...] = (), on: str = "", reason: str = "") -> str:
+    return status.render(
+        folder, SimpleNamespace(run=SimpleNamespace(**RUN)), state, NOW, seconds, frozenset([on]), reason
+    )
 
 
-def test_status_before_the_first_step_and_after_the_last() -> None:
-    start = render(replace(RUNNING, steps=[], step_seconds=[], checkpoints=[], alarms=[]))
-    assert "**Running**: step 0 of 3000; the time of a step is not known yet." in start
-    assert "Validation: none yet." in start
-    assert "Checkpoint: none yet; 600.0 GiB of disk free." in start
-    one = render(replace(RUNNING, steps=RUNNING.steps[:2]))
-    assert "| | step 1 |\n|---|---:|\n| reward (-1 to 1) | -0.500 |\n" in one
-    end = render(replace(RUNNING, state="finished"))
-    assert "**Finished**: 3000 steps." in end
-    assert "stapo-train run" not in end
-    assert "stapo-train export" in end
+def test_a_running_training(folder: TrainingFolder) -> None:
+    lines = page(folder, "running", seconds=(160.0, 140.0), on="not_finite").splitlines()
+    assert "step 3 of 3000, 2 min 30 s a step" in lines[2]
+    assert "2026-02-08 18:57 UTC" in lines[2]  # 2,997 steps of 150 s later
+    assert "| | step 3 | mean of the 2 before | step 1 |" in lines
+    assert "| reward (-1 to 1) | 0.125 | -0.375 | -0.500 |" in lines
+    assert "| gradient norm | missing | 0.375 | 0.25 |" in lines
+    assert "3.1% at step 0, 25.0% at step 2" in "\n".join(lines)
+    assert [line for line in lines if "(still on)" in line] == ["- step 3, not_finite (still on): nan"]
+    assert any("step 2 (1.0 MiB; 1 on disk)" in line for line in lines)
+    assert f"    {RUN['command']}" in lines
+
+
+def test_a_failed_a_finished_and_a_new_training(folder: TrainingFolder, tmp_path: Path) -> None:
+    failed, finished = page(folder, "failed", reason="no room"), page(folder, "finished")
+    assert failed.splitlines()[2] == "**Failed** after step 3 of 3000: no room"
+    assert ("stapo-train run" in finished, "stapo-train export" in finished) == (False, True)
+    new = page(TrainingFolder(tmp_path / "new"), "running")
+    assert ("step 0 of 3000" in new, "| |" in new) == (True, False)

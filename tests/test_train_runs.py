@@ -19,7 +19,7 @@ from training_runs import STEPS, command, complete, same_log, start, survivors, 
 from stapo_results import store, token_log
 from stapo_results.schema import Run, StepMetrics
 from stapo_training.methods import methods
-from stapo_training.run.watch.alarms import Alarm
+from stapo_training.run.alarms import Alarm
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +94,20 @@ def test_a_finished_run_returns_at_once_and_another_configuration_is_refused(ski
     other = subprocess.run(command(skilled_base, out, "run.seed=1"), capture_output=True, text=True)
     assert other.returncode == 2
     assert "run.seed" in other.stderr
+
+
+def test_a_finished_run_grows_to_the_bytes_of_a_longer_one(skilled_base: Path, whole, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(skilled_base, out, "run.steps=2")
+    assert complete(out, 2).exists()
+    train(skilled_base, out)  # STEPS
+    run = store.read_json(out / "run.json", Run)
+    assert (run.status, run.config["run"]["steps"], run.config["trainer"]["total_training_steps"]) == ("done", 4, 4)
+    assert run.resumptions[0].start == "global_step_2"
+    assert weights(out, tmp_path / "model") == whole[1]
+    same_log(out, whole[0])
+    less = subprocess.run(command(skilled_base, out, "run.steps=2"), capture_output=True, text=True)
+    assert (less.returncode, "run.steps" in less.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("step", [1, 3])

@@ -83,8 +83,8 @@ def test_both_settings_are_validated_under_names_of_their_own(tmp_path: Path, mo
 
 
 def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path: Path) -> None:
+    from stapo_training.run import alarms, step_metrics
     from stapo_training.run.folder import TrainingFolder
-    from stapo_training.run.watch import alarms, step_metrics
 
     trainer = _trainer()
     trainer.folder, trainer._silenced_reference = TrainingFolder(tmp_path), None
@@ -100,7 +100,7 @@ def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path
 
 
 def test_a_run_that_is_stopped_says_where_it_goes_on() -> None:
-    from stapo_training.run.watch.alarms import Alarm
+    from stapo_training.run.alarms import Alarm
     from stapo_training.verl_ext.trainer import stopped_by
 
     broken, collapse = (Alarm(step=2, kind=kind, line="") for kind in ("rollout_broken", "entropy_collapse"))

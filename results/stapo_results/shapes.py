@@ -64,8 +64,8 @@ class Shape:
 
         Counted in transformers' Qwen3 layer: each RMSNorm keeps its input in fp32, its result before and after the
         weight; the head norms likewise; rotated q and k, v and the attention's result; four tensors of the MLP.
-        `tests/test_memory.py` compares with what autograd really keeps. For a model without head norms it is an upper
-        bound.
+        `tests/test_preflight.py` compares with what autograd really keeps. For a model without head norms it is an
+        upper bound.
 
         Args:
             width: bytes of an activation: 2 for bf16, 4 for fp32.

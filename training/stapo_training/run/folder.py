@@ -20,7 +20,7 @@ from pathlib import Path
 from stapo_results import store, terminal
 from stapo_results.errors import RunFailed, StapoError
 from stapo_results.schema import StepMetrics
-from stapo_training.run.watch.alarms import Alarm
+from stapo_training.run.alarms import Alarm
 
 _COMPLETE = "COMPLETE.json"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)

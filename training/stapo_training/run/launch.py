@@ -6,20 +6,23 @@ import importlib
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stapo_results import provenance, runs, store
+from stapo_results import provenance, runs, store, throughput
+from stapo_results.checks import Checks
+from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS, Run
+from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
+from stapo_training.run import estimate, status
 from stapo_training.run.configuration import absolute, compose, last_choices
 from stapo_training.run.folder import TrainingFolder, first_line
-from stapo_training.run.preflight import dry_run as dry
-from stapo_training.run.preflight.checks import Preflight, check_settings, examine
-from stapo_training.run.preflight.registration import validate
-from stapo_training.run.watch import loggers, status
+from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
 
 _MAY_DIFFER = (
@@ -50,14 +53,14 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         return _show_configuration(config)
     weights.pin(config, download=False)
     _prepare_cpu(config)
-    found = examine(config)
+    found, command = examine(config), resume_command(overrides)
     if dry_run:
-        return _dry_run(config, overrides, found)
+        return _dry_run(config, found, command)
     found.checks.refuse()
-    for warning in found.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    if found.warning:
+        print(f"warning: {found.warning}", file=sys.stderr)
     weights.pin(config, download=True)
-    return _open_and_train(config, resume_command(overrides), found.files)
+    return _open_and_train(config, command, found.files)
 
 
 def _show_configuration(config: Any) -> int:
@@ -65,7 +68,7 @@ def _show_configuration(config: Any) -> int:
 
     print(OmegaConf.to_yaml(config))
     check_settings(config).refuse()
-    validate(config, ask_worker=False)
+    ask_verl(config)
     return 0
 
 
@@ -85,17 +88,74 @@ def _prepare_cpu(config: Any) -> None:
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 
-def _dry_run(config: Any, overrides: Sequence[str], found: Preflight) -> int:
-    checks, registered, out = found.checks, None, Path(config.run.out)
-    if not check_settings(config).problems:  # veRL and a worker's process would only say the same again
-        registered = checks.attempt("veRL", lambda: validate(config, ask_worker=True))
+def ask_verl(config: Any) -> None:
+    """veRL's own validation, and whether it finds our trainer, agent loop and reward under the configured names.
+
+    Raises:
+        BadInput: when veRL refuses the configuration.
+    """
+    from hydra.errors import HydraException
+
+    # veRL warns of every engine that is not installed; the one that is needed is asked for by name
+    warnings.filterwarnings("ignore", message=".* engine is not available")
+    try:
+        from stapo_training.verl_ext import run as verl_run  # imports veRL: tens of seconds
+
+        with redirect_stdout(sys.stderr):  # veRL prints notices
+            verl_run.validate(config)
+    except BadInput:
+        raise
+    except (AssertionError, ImportError, OSError, ValueError, TypeError, NotImplementedError, HydraException) as e:
+        cure = "correct the value it names; stapo-train run ... --config-only shows every key"
+        raise BadInput("veRL refuses the configuration", found=str(e) or type(e).__name__, next_step=cure) from e
+
+
+def _dry_run(config: Any, found: Preflight, command: str) -> int:
+    checks, out = found.checks, Path(config.run.out)
+    if not check_settings(config).problems:  # veRL would only say the same again
+        checks.attempt("veRL", ask_verl, config)
     if not checks.problems:
         record = new_record(config, found.files)
-        checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", **RULES))
-    dry.show(config, found, registered or {}, resume_command(overrides))
+        checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", **rules(record)))
+    show(config, found, command)
     checks.refuse()
     print("\nAll checks passed; nothing was started (--dry-run).")
     return 0
+
+
+def show(config: Any, found: Preflight, command: str) -> None:
+    """Print what would run, whether it fits, how long it takes, how to start it; "not known" where a check failed."""
+    a, data, trainer, asked, need = config.actor_rollout_ref, config.data, config.trainer, config.run, found.memory
+    prompts = f"{found.prompts} prompts" if found.prompts else "prompts not known"
+    updates = data.train_batch_size // a.actor.ppo_mini_batch_size
+    card = found.card or "this machine"
+    time = Checks().attempt("time", _time, config, found)  # a selector that is refused is said below
+    for title, *lines in (
+        (
+            "What runs",
+            f"{asked.method} on {asked.size}, seed {asked.seed}, {asked.steps} steps, into {asked.out}",
+            f"{trainer.nnodes} node(s) x {trainer.n_gpus_per_node} {trainer.device} rank(s), model {a.model.path}",
+            f"{data.train_batch_size} prompts x {a.rollout.n} responses a step, {updates} update(s), {prompts}",
+            f"selector {a.selector.name} ({a.selector.policy}, {a.selector.scope}), lr {a.actor.optim.lr}",
+        ),
+        ("Memory", need and f"about {need.gib:.1f} of {need.limit:.1f} GiB on {card} ({need.moment})"),
+        ("Disk", found.disk),
+        ("Cores", found.warning or "enough, or not known"),
+        ("Time", time),
+        ("To start it, or to go on with it", command),
+    ):
+        known = [line or "not known: see below; run.card=H100 plans for a GPU that is not here" for line in lines]
+        print(f"\n{title}", *known, sep="\n  ")
+
+
+def _time(config: Any, found: Preflight) -> str | None:
+    if found.shape is None or found.card is None:
+        return None
+    step = estimate.step(config, found.shape, found.validation or throughput.VALIDATION)
+    gpus = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+    seconds = step.seconds(throughput.CARDS[found.card], gpus)
+    whole = f"about {duration(seconds)} a step, {duration(seconds * config.run.steps)} in all"
+    return f"{whole} (formula, not measured: {step.words(found.card, gpus)})"
 
 
 def resume_command(overrides: Sequence[str]) -> str:
@@ -132,25 +192,51 @@ def foreign(name: str) -> bool:
     return name in ("metrics.jsonl", "checkpoints")
 
 
-def older(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of an earlier run; without `run.validation_settings` it validated at its val_kwargs alone."""
+def rules(new: Run) -> dict[str, Any]:
+    """How a run's folder is compared with a command (`runs.previous_of`)."""
+    return {"may_differ": may_differ, "foreign": foreign, "older": partial(older, new=new.config), "advice": _advice}
+
+
+def older(config: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of an earlier run, as it is compared with a new one: with the new one's steps where it may
+    grow; without `run.validation_settings` it validated at its val_kwargs alone."""
     used = config["actor_rollout_ref"]["rollout"]["val_kwargs"]
     settings = [k for k, s in SETTINGS.items() if s[:2] == (used["temperature"], used["top_p"])]
-    return {**config, "run": {"validation_settings": settings, **config["run"]}}
+    config = {**config, "run": {"validation_settings": settings, **config["run"]}}
+    steps = new["run"]["steps"]
+    return with_steps(config, steps) if steps > config["run"]["steps"] and _any_length(new) else config
 
 
-RULES: dict[str, Any] = {"may_differ": may_differ, "foreign": foreign, "older": older}
-"""How a run's folder is compared with a command (`runs.previous_of`)."""
+def with_steps(config: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """The same configuration, trained for another number of steps."""
+    longer = {"run": {**config["run"], "steps": steps}}
+    return {**config, **longer, "trainer": {**config["trainer"], "total_training_steps": steps}}
+
+
+def _any_length(config: Mapping[str, Any]) -> bool:
+    """Whether the learning rate of a step is the same however many steps follow; a warm-up without a number of steps
+    is a share of them."""
+    optim = config["actor_rollout_ref"]["actor"]["optim"]
+    warm_up = optim["lr_warmup_steps"] > 0 or not optim.get("lr_warmup_steps_ratio")
+    return optim["lr_scheduler_type"] == "constant" and warm_up
+
+
+def _advice(previous: Run, differing: list[str]) -> str:
+    steps = previous.config["run"]["steps"]
+    if not any(d.startswith("run.steps:") for d in differing):
+        return ""
+    constant = "give another run.out; a run may only grow, and only at a constant learning rate after a fixed warm-up"
+    return f"run.steps={steps} goes on with it, or {constant}"
 
 
 def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
-    out = Path(config.run.out)
-    with runs.opened(out, new_record(config, files), flag="run.out", **RULES) as open_run:
-        if open_run.finished:
-            print(f"{out}: this run is finished ({config.trainer.total_training_steps} steps)")
+    out, new = Path(config.run.out), new_record(config, files)
+    with runs.opened(out, new, flag="run.out", **rules(new)) as open_run:
+        longer = with_steps(open_run.record.config, int(config.run.steps))
+        if open_run.finished and longer == open_run.record.config:
+            print(f"{out}: this run is finished ({config.run.steps} steps)")
             return 0
-        # a GPU run asks a worker's process first; without a GPU the run itself says the same as early
-        validate(config, ask_worker=config.trainer.device != "cpu")
+        ask_verl(config)
         from stapo_training.verl_ext import run as verl_run
 
         _keep_selector(config)
@@ -159,8 +245,8 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         checkpoint = folder.last_checkpoint()
         _set_places(config, folder, checkpoint, command)
         start = checkpoint.name if checkpoint else "the start"
-        with _status_at_end(config, out), open_run.working(start, resume=f"to go on: {command}"):
-            for name, place in loggers.locations(out, len(open_run.record.resumptions)).items():
+        with _status_at_end(config, out), open_run.working(start, resume=f"to go on: {command}", config=longer):
+            for name, place in _places(out, len(open_run.record.resumptions)).items():
                 os.environ.setdefault(name, place)
             try:
                 verl_run.train(config)
@@ -168,6 +254,13 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
                 raise KeyboardInterrupt from None
     print(f"finished: {out}")
     return 0
+
+
+def _places(out: Path, attempt: int) -> dict[str, str]:
+    """Variables by which loggers write into the run's folder. veRL's file logger empties its file when it opens it, so
+    each attempt (0, 1, ...) of a run gets one of its own."""
+    folders = {"TENSORBOARD_DIR": str(out / "tensorboard"), "TRACKIO_DIR": str(out / "trackio"), "WANDB_DIR": str(out)}
+    return folders | {"VERL_FILE_LOGGER_PATH": str(out / f"verl-metrics-{attempt}.jsonl")}
 
 
 def _keep_selector(config: Any) -> None:

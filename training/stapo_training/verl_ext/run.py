@@ -6,8 +6,10 @@ from typing import Any
 
 import ray
 from omegaconf import OmegaConf, open_dict
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
@@ -19,14 +21,25 @@ _TaskRunner: type = TaskRunnerV1.__ray_metadata__.modified_class  # type: ignore
 
 
 def validate(config: Any) -> None:
-    """veRL's own validation of a composed configuration, its dataclasses, and that our trainer mode is registered.
+    """veRL's own validation of a composed configuration, its dataclasses, and what it finds under the names of ours.
+
+    A name that is wrong shows only when the GPUs have sampled, or not at all: veRL's trainer leaves out the selection.
 
     Raises whatever veRL raises: its messages name the keys.
     """
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     for section in (config.actor_rollout_ref.rollout, config.algorithm):  # the actor's is made by validate_config
         omega_conf_to_dataclass(section)
-    assert get_trainer_cls(trainer.MODE) is trainer.StapoTrainer
+    a, mode = config.actor_rollout_ref, config.trainer.v1.trainer_mode
+    assert get_trainer_cls(mode) is trainer.StapoTrainer, f"trainer.v1.trainer_mode={mode} is none of this suite"
+    assert a.actor.strategy == "fsdp2", f"actor_rollout_ref.actor.strategy={a.actor.strategy}: selection needs fsdp2"
+    loop = a.rollout.agent.default_agent_loop
+    assert loop in _agent_loop_registry, f"actor_rollout_ref.rollout.agent.default_agent_loop={loop} is not registered"
+    reward: Any = get_custom_reward_fn(config)
+    assert reward is not None, "reward.custom_reward_function.path is empty"
+    texts = [f"Answer: {answer}\n\\boxed{{{answer}}}" for answer in (42, 41)]
+    scores = [reward(data_source="preflight", solution_str=t, ground_truth="42")["score"] for t in texts]
+    assert scores == [1.0, -1.0], f"reward.custom_reward_function gives 42 and 41 the scores {scores} where 42 is right"
 
 
 def train(config: Any) -> None:

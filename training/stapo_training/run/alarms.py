@@ -6,7 +6,7 @@ written to alarms.jsonl, so that a condition that lasts is one line and not a th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, Literal
@@ -85,7 +85,12 @@ def silenced_reference(selector: str, reference: float | None) -> float | None:
     return None if selector in _WITHOUT_REFERENCE else reference
 
 
-_REMEMBERED = ("entropy", "truncated_share", "rollout_kl")
+_REMEMBERED: dict[str, Callable[[Sequence[float]], float]] = {
+    "entropy": fmean,
+    "truncated_share": fmean,
+    "rollout_kl": median,
+}
+"""What is compared with a run's first steps, and the mean of a window."""
 Series = Mapping[str, tuple[float, ...]]
 
 
@@ -129,23 +134,23 @@ def observe(
     new = {k: (values[k],) if k in values else () for k in _REMEMBERED}
     first, last = ({k: old[k] + new[k] for k in _REMEMBERED} for old in (watch.first, watch.last))
     watch = Watch({k: v[:n] for k, v in first.items()}, {k: v[-n:] for k, v in last.items()}, watch.on)
-    lines = _entropy_lines(watch, limits) | _rollout_lines(watch, limits, step - resumed_at, values.get(_DIFFERENCE))
+    lines = _window_lines(watch, limits)
+    difference = values.get(_DIFFERENCE, 0.0)
+    if difference > limits.rollout_mismatch:
+        text = f"rollout and trainer differ by {difference:.3f} in a token's probability (mean), over {{:g}}"
+        lines["rollout_mismatch"] = text.format(limits.rollout_mismatch)
+        # not positive for a step of an earlier process
+        if 0 < step - resumed_at <= n and difference > limits.rollout_broken:
+            lines["rollout_broken"] = text.format(limits.rollout_broken)
     if not_finite:
         more = f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
         lines["not_finite"] = f"not finite: {', '.join(not_finite[:3])}{more}"
-    share = values.get("silenced_share")
-    if silenced_reference and share is not None and share > limits.silenced_share * silenced_reference:
+    share = values.get("silenced_share", 0.0)
+    if silenced_reference and share > limits.silenced_share * silenced_reference:
         lines["silenced_share"] = (
             f"{100 * share:.3g} % of the tokens silenced, over {limits.silenced_share:g} times this size's "
             f"{100 * silenced_reference:.3g} % (run.silenced_share_reference)"
         )
-    if len(watch.first["truncated_share"]) == n:
-        before, after = fmean(watch.first["truncated_share"]), fmean(watch.last["truncated_share"])
-        if after > before + limits.truncation:
-            lines["truncation"] = (
-                f"{after:.1%} of the responses cut at the length limit (last {n} steps), "
-                f"{before:.1%} in the first {n} steps"
-            )
     if failed := int(values.get("failed_rollouts", 0)):
         lines["failed_rollouts"] = f"{failed} responses failed; their prompts are trained with fewer than rollout.n"
     if disk_free is not None and checkpoint_bytes and disk_free < limits.disk * checkpoint_bytes:
@@ -157,34 +162,25 @@ def observe(
     return replace(watch, on=frozenset(lines)), begun
 
 
-def _rollout_lines(watch: Watch, limits: AlarmConfig, since: int, difference: float | None) -> dict[Kind, str]:
-    """`since`: steps of this process, not positive for those of an earlier one."""
-    lines: dict[Kind, str] = {}
-    first = watch.first["rollout_kl"]
-    if len(first) == limits.window:
-        reference, recent = median(first), median(watch.last["rollout_kl"])
-        if recent > max(_LEAST_KL, limits.rollout_growth * reference):
-            lines["rollout_mismatch"] = (
-                f"median KL of rollout and trainer {recent:.2g} nats a token (last {limits.window} steps), over "
-                f"{limits.rollout_growth:g} times the {reference:.2g} of the first {limits.window} steps"
-            )
-    if difference is not None and difference > limits.rollout_mismatch:
-        text = f"rollout and trainer differ by {difference:.3f} in a token's probability (mean), over {{:g}}"
-        lines["rollout_mismatch"] = text.format(limits.rollout_mismatch)
-        if 0 < since <= limits.window and difference > limits.rollout_broken:
-            lines["rollout_broken"] = text.format(limits.rollout_broken)
+def _window_lines(watch: Watch, limits: AlarmConfig) -> dict[Kind, str]:
+    """What the last window says against the first, which has to be whole."""
+    n, lines = limits.window, dict[Kind, str]()
+    whole = {k: mean for k, mean in _REMEMBERED.items() if len(watch.first[k]) == n}
+    means = {k: (mean(watch.first[k]), mean(watch.last[k])) for k, mean in whole.items()}
+    before, after = means.get("entropy", (0.0, 0.0))
+    text = f"entropy {after:.4g} nats a token (last {n} steps), {{}} {before:.4g} (first {n} steps)"
+    if after < limits.entropy_collapse * before:
+        lines["entropy_collapse"] = text.format(f"below {limits.entropy_collapse:g} of")
+    elif after > limits.entropy_explosion * before:
+        lines["entropy_explosion"] = text.format(f"over {limits.entropy_explosion:g} times")
+    before, after = means.get("truncated_share", (0.0, 0.0))
+    if after > before + limits.truncation:
+        cut = "of the responses cut at the length limit"
+        lines["truncation"] = f"{after:.1%} {cut} (last {n} steps), {before:.1%} in the first {n} steps"
+    before, after = means.get("rollout_kl", (0.0, 0.0))
+    if after > max(_LEAST_KL, limits.rollout_growth * before):
+        lines["rollout_mismatch"] = (
+            f"median KL of rollout and trainer {after:.2g} nats a token (last {n} steps), over "
+            f"{limits.rollout_growth:g} times the {before:.2g} of the first {n} steps"
+        )
     return lines
-
-
-def _entropy_lines(watch: Watch, limits: AlarmConfig) -> dict[Kind, str]:
-    n = limits.window
-    # both means need a whole window of their own: a run's first steps are their own reference
-    if len(watch.first["entropy"]) < n:
-        return {}
-    reference, recent = fmean(watch.first["entropy"]), fmean(watch.last["entropy"])
-    text = f"entropy {recent:.4g} nats a token (last {n} steps), {{}} {reference:.4g} (first {n} steps)"
-    if recent < limits.entropy_collapse * reference:
-        return {"entropy_collapse": text.format(f"below {limits.entropy_collapse:g} of")}
-    if recent > limits.entropy_explosion * reference:
-        return {"entropy_explosion": text.format(f"over {limits.entropy_explosion:g} times")}
-    return {}

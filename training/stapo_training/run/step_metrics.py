@@ -69,12 +69,8 @@ def split(metrics: Mapping[str, Any]) -> StepNumbers:
                 not_finite.append(name)
             continue
         (times if _of_the_machine(name) else values)[name] = number
-    for short, name in _ALIASES.items():
-        if name in values:
-            values[short] = values[name]
-    for short, name in _TIME_ALIASES.items():
-        if name in times:
-            times[short] = times[name]
+    for numbers, names in ((values, _ALIASES), (times, _TIME_ALIASES)):
+        numbers |= {short: numbers[name] for short, name in names.items() if name in numbers}
     tokens = values.get("actor/selector/tokens", 0.0)
     for short, name in _SHARES.items():
         values[short] = values.get(name, 0.0) / tokens if tokens else 0.0

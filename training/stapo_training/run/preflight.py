@@ -1,0 +1,602 @@
+"""What can be known to fail before a training starts anything expensive: one list of checks, all problems at once.
+
+`check_settings` needs the configuration alone; `examine` adds data, model and machine; veRL's own opinion is
+`launch.ask_verl`. What Ray, vLLM or the driver say within the first minutes is left to them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import math
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, distribution
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from huggingface_hub import constants, try_to_load_from_cache
+
+from stapo_results import store
+from stapo_results.checks import Checks
+from stapo_results.errors import BadInput
+from stapo_results.provenance import nvidia_smi, usable_cores
+from stapo_results.schema import Labels
+from stapo_results.shapes import KNOWN, Shape, shape_from
+from stapo_results.sizes import SMALL, has_base
+from stapo_results.throughput import CARDS, card_named
+from stapo_training import reward
+from stapo_training.artifacts.weights import is_hub_id, missing_files
+from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256
+from stapo_training.methods import advantage_from, proxy_from, selector_from
+from stapo_training.run import estimate
+from stapo_training.run.alarms import alarms_from
+from stapo_training.run.estimate import GIB
+from stapo_training.run.resolvers import run_slots
+from stapo_training.token_log.writer import token_log_from
+
+_COLUMNS = {"data_source", "prompt", "reward_model", "extra_info"}
+_BUSY_GIB = 2.0  # a driver and a display hold less
+_LOGS_GIB = 1.0  # metrics and what veRL and Ray log
+_ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+_OURS = "stapo_varlen"  # verl_ext/attention.py
+_FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3", "flash_attention_4": "flash-attn-4"}
+_WIDEST_HEAD = 256
+_ULYSSES = "ulysses_sequence_parallel_size"
+_PARTS = ("actor.fsdp_config", "actor", "ref.fsdp_config", "ref")
+_LOGGERS = ("console", "file", "tensorboard", "trackio", "wandb")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine.
+
+    gpus: cards that a run may use; on a cluster's node without any, the number that `ray start` was told.
+    cpus: cores of this machine; of a cluster's node its Ray's CPU slots.
+    card, card_gib: the key of `throughput.CARDS` and the GiB of the smallest card. memory: GiB that are free.
+    busy: the cards that another program uses.
+    """
+
+    host: str
+    gpus: int
+    cpus: int
+    card: str | None = None
+    card_gib: float | None = None
+    memory: float = math.inf
+    busy: Sequence[str] = ()
+
+
+@dataclass
+class Preflight:
+    """What the checks found of a run; None is what a failed check would have given. validation: samples of one."""
+
+    checks: Checks
+    files: list[Path] = field(default_factory=list)
+    prompts: int | None = 0
+    validation: int = 0
+    card: str | None = None
+    shape: Shape | None = None
+    memory: estimate.Need | None = None
+    disk: str | None = None
+    warning: str | None = None
+
+
+def check_settings(config: Any) -> Checks:
+    """The checks that need no machine, no data and no model."""
+    a, checks = config.actor_rollout_ref, Checks()
+    checks.attempt("selector", selector_from, a.selector, a.actor)
+    checks.attempt("advantage", advantage_from, a, config.algorithm)
+    checks.attempt("proxy", proxy_from, a, config.algorithm)
+    checks.attempt("dynamic sampling", _check_groups, config)
+    checks.attempt("token log", token_log_from, a.token_log, a.actor, config.run.out)
+    checks.attempt("sizes", check_sizes, config)
+    checks.attempt("attention", check_attention, config)
+    checks.attempt("alarms", alarms_from, config.alarms)
+    checks.attempt("loggers", check_loggers, config.trainer.logger)
+    checks.attempt("verifier", reward.verifier_from, config)
+    return checks
+
+
+def examine(config: Any) -> Preflight:
+    """All checks on files, sizes and this machine (or the Ray cluster of ray_init.address); writes nothing.
+
+    Raises:
+        BadInput: run.base is needed and not given; everything else is collected in `checks`.
+    """
+    _check_base(config)
+    a, found = config.actor_rollout_ref, Preflight(check_settings(config))
+    checks = found.checks
+    model = checks.attempt("model", check_model, config)
+    for kind in ("train_files", "val_files"):
+        names = config.data[kind]
+        for path in map(Path, [names] if isinstance(names, str) else names):
+            found.files.append(path)
+            rows = checks.attempt(f"data.{kind}", check_data, kind, path, how_to_make(config, path))
+            if kind == "val_files":
+                found.validation += (rows or 0) * int(a.rollout.val_kwargs.n)
+            else:
+                found.prompts = None if rows is None or found.prompts is None else found.prompts + rows
+    checks.attempt("prompts", _check_prompts, config, found.prompts)
+    # a hub model that is not cached may still have known facts, so that its run is planned
+    if model := model or (a.model.path if a.model.path in KNOWN else None):
+        checks.attempt("the model's attention", check_model_attention, config, model)
+        # without the check of memory a model of an unknown family is no hindrance
+        found.shape = (checks if config.run.check_memory else Checks()).attempt("shape", find_shape, model)
+    card, host = _look_at_machine(config, found)
+    if not found.shape:
+        return found
+    if config.run.check_memory and (card or config.trainer.device == "cpu"):
+        found.memory = checks.attempt("memory", estimate.memory, config, found.shape, card, host)
+    found.disk = checks.attempt("disk", check_disk, config, checkpoint_gib(config, found.shape.parameters))
+    return found
+
+
+# settings
+
+
+def check_sizes(config: Any) -> None:
+    """Sizes that have to divide, and the packing limit, which has to hold one sequence (Clip-Cov, KL-Cov: two, since
+    they rank the tokens of one micro-batch, and in a single sequence all covariances are 0).
+
+    Raises:
+        BadInput: with both numbers and the key.
+    """
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    ranks, batch = config.trainer.n_gpus_per_node * config.trainer.nnodes, config.data.train_batch_size
+    mini = actor.ppo_mini_batch_size
+    parts = {
+        "data.train_batch_size by actor_rollout_ref.actor.ppo_mini_batch_size": (batch, mini),
+        "the ranks by actor_rollout_ref.rollout.tensor_model_parallel_size": (
+            ranks,
+            rollout.tensor_model_parallel_size,
+        ),
+        "a mini-batch's sequences (actor.ppo_mini_batch_size x rollout.n) by the ranks": (mini * rollout.n, ranks),
+    }
+    for key, micro in (
+        ("rollout.log_prob_micro_batch_size_per_gpu", rollout.log_prob_micro_batch_size_per_gpu),
+        ("actor.ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu),
+    ):
+        if micro and not actor.use_dynamic_bsz:
+            parts[f"a rank's mini-batch by actor_rollout_ref.{key}"] = mini * rollout.n // ranks, micro
+    for name, (whole, part) in parts.items():
+        if whole % part:
+            found, cure = f"{whole} / {part}", "change one of the two"
+            raise BadInput(f"{name} does not divide", found=found, expected="no remainder", next_step=cure)
+    longest, loss = config.data.max_prompt_length + config.data.max_response_length, actor.policy_loss.loss_mode
+    sequences = 2 if loss in ("clip_cov", "kl_cov") else 1
+    key, holds, least = "ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu or 1, sequences
+    if actor.use_dynamic_bsz:
+        key, holds, least = "ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu, sequences * longest
+    if holds < least:
+        raise BadInput(
+            f"a micro-batch of {loss} does not hold {sequences} sequence(s)",
+            found=f"actor_rollout_ref.actor.{key}={holds}",
+            expected=f"at least {least} (a sequence has up to {longest} tokens)",
+            next_step=f"actor_rollout_ref.actor.{key}={least}",
+        )
+
+
+def _check_groups(config: Any) -> None:
+    groups = config.algorithm.get("filter_groups")
+    if groups and groups.enable and groups.metric not in ("acc", "score", "reward"):
+        what = "algorithm.filter_groups.metric names nothing that the reward gives"
+        cure = "algorithm.filter_groups.metric=acc"
+        raise BadInput(what, found=groups.metric, expected="acc | score | reward", next_step=cure)
+
+
+def check_loggers(names: str | Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
+    """Raises BadInput for a logger whose package is missing, and for wandb without an account: veRL would say so, or
+    wait for a password, when the GPUs have started."""
+    chosen = [names] if isinstance(names, str) else list(names)
+    for name in chosen:
+        if name not in _LOGGERS or (name in _LOGGERS[2:] and importlib.util.find_spec(name) is None):
+            what, cure = f"trainer.logger={name} is unknown, or its package is missing", f"python -m pip install {name}"
+            raise BadInput(what, found=f"no module {name}", expected=" | ".join(_LOGGERS), next_step=cure)
+    offline = environment.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+    netrc = Path(environment.get("HOME", "~")).expanduser() / ".netrc"
+    if "wandb" in chosen and not (offline or environment.get("WANDB_API_KEY") or netrc.exists()):
+        raise BadInput(
+            "trainer.logger=wandb has no account and would wait for a password",
+            found="neither WANDB_API_KEY, nor WANDB_MODE=offline, nor ~/.netrc",
+            next_step="WANDB_MODE=offline before the command, or: wandb login",
+        )
+
+
+# attention
+
+
+def check_attention(config: Any) -> None:
+    """The package of an attention, and the two settings of veRL that break what the suite computes.
+
+    Sequence parallelism gives a rank a part of each sequence; fused kernels drop the boundaries of packed sequences and
+    return no logits.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    from omegaconf import OmegaConf
+
+    chosen, a = _attention(config), config.actor_rollout_ref
+    package = _FLASH.get(chosen)
+    if package and not _installed(package):
+        raise BadInput(
+            f"{_ATTENTION} asks for a package that is not installed",
+            found=f"{chosen}, and no package {package}",
+            expected=f"{_OURS}, which is torch's own kernel, or {package} built for the installed torch",
+            next_step=f"set {_ATTENTION}={_OURS}, or install {package} in this environment",
+        )
+    for key, only in (*((f"{part}.{_ULYSSES}", 1) for part in _PARTS), ("model.use_fused_kernels", False)):
+        if (found := OmegaConf.select(a, key)) != only:
+            what = f"actor_rollout_ref.{key}: selectors, token log and attention do not work with it"
+            cure = f"set actor_rollout_ref.{key}={str(only).lower()}"
+            raise BadInput(what, found=found, expected=only, next_step=cure)
+
+
+def check_model_attention(config: Any, model: str) -> None:
+    """What a model's config.json, with the run's overrides, asks of our attention; no check where it is not at hand.
+
+    Raises:
+        BadInput: for what the attention does not compute, or its kernel where there is a GPU.
+    """
+    a = config.actor_rollout_ref
+    facts = find_config(model) if _attention(config) == _OURS else None
+    if facts is None:
+        return
+    overrides = a.model.override_config
+    facts = facts | dict(overrides.get("model_config", overrides))  # as veRL reads it
+    other, wrong = "sdpa", []
+    if a.model.use_remove_padding:  # padded rows go to sdpa
+        head, hidden, heads = (facts.get(k) for k in ("head_dim", "hidden_size", "num_attention_heads"))
+        if head is None and isinstance(hidden, int) and isinstance(heads, int):  # else `shape_from` refuses them
+            head = hidden // max(1, heads)
+        if config.trainer.device != "cpu" and isinstance(head, int) and (head % 8 or head > _WIDEST_HEAD):
+            wrong.append(f"head_dim {head}")
+        if facts.get("attention_dropout"):
+            wrong.append(f"attention_dropout {facts['attention_dropout']}")
+        if _slides(facts):
+            wrong.append(f"sliding_window {facts.get('sliding_window')}")
+    if facts.get("attn_logit_softcapping") is not None:
+        wrong.append(f"attn_logit_softcapping {facts['attn_logit_softcapping']}")
+        other = "flash_attention_2"  # transformers' sdpa leaves it out
+    if wrong:
+        raise BadInput(
+            f"{model}: {_OURS} does not compute this model's attention",
+            found=", ".join(wrong),
+            expected=f"heads of up to {_WIDEST_HEAD} in multiples of 8, no dropout, no sliding window, no soft cap",
+            next_step=f"set {_ATTENTION}={other}",
+        )
+
+
+def _attention(config: Any) -> str:
+    return config.actor_rollout_ref.model.override_config.get("attn_implementation", "flash_attention_2")  # veRL's
+
+
+def _installed(package: str) -> bool:
+    """Asked by the distribution's name, as transformers does: two of them are a module flash_attn."""
+    try:
+        return distribution(package) is not None
+    except PackageNotFoundError:
+        return False
+
+
+def _slides(facts: Mapping[str, Any]) -> bool:
+    """Whether a layer has a sliding window, by transformers' defaults: Qwen's are off unless switched on."""
+    if facts.get("layer_types"):
+        return "sliding_attention" in facts["layer_types"]
+    on = facts.get("use_sliding_window", not str(facts.get("model_type")).startswith("qwen"))
+    some = facts.get("max_window_layers", 0) < facts.get("num_hidden_layers", 1)  # the layers from there on
+    return bool(on and some and facts.get("sliding_window"))
+
+
+# model and data
+
+
+def how_to_make(config: Any, path: Path | None = None) -> str:
+    """The command that makes a run's missing file, or its missing model (no path)."""
+    of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
+    if not has_base(config.run.size) or of_data:
+        return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
+    base, small = config.run.base or "DIR", config.run.size == SMALL
+    fetch, size = (f"stapo-train fetch {SMALL}, then ", f" --size {SMALL}") if small else ("", "")
+    return f"{fetch}stapo-train base{size} --out {base}, then run.base={base}"
+
+
+def _check_base(config: Any) -> None:
+    paths = [config.actor_rollout_ref.model.path, config.data.train_files, config.data.val_files]
+    if config.run.base is None and any(str(p).startswith("None/") for p in paths):
+        expected = "the folder of a base model and its data"
+        raise BadInput("values are missing", found="run.base", expected=expected, next_step=how_to_make(config))
+
+
+def check_model(config: Any) -> str:
+    """The configured model, when it is there and of the run's size.
+
+    That is a local folder with configuration, tokenizer and all weights, or a hub id that is cached or may be fetched.
+
+    Raises:
+        BadInput: naming what is missing and how to get it.
+    """
+    model, revision = str(config.actor_rollout_ref.model.path), config.run.model_revision
+    if is_hub_id(model):
+        if constants.HF_HUB_OFFLINE and not isinstance(_cached(model, revision), str):
+            commit = f" --revision {revision}" if revision else ""
+            raise BadInput(
+                "the model is not in the cache, and the hub is switched off",
+                found=f"HF_HUB_OFFLINE is set, no {model} in {constants.HF_HUB_CACHE}",
+                expected="a cached model, or a hub that may be asked",
+                next_step=f"HF_HUB_OFFLINE=0 hf download {model}{commit}   (on every node, or into a shared HF_HOME)",
+            )
+        return model
+    folder = Path(model)
+    if lacking := missing_files(folder, tokenizer="tokenizer*.json"):
+        named = "actor_rollout_ref.model.path=DIR or a hub id"
+        raise BadInput(
+            "the model is not there" if not folder.exists() else "the model is incomplete",
+            found=f"no {', no '.join(lacking[:4])} in {folder}",
+            expected="a Hugging Face model folder with all its weights",
+            next_step=how_to_make(config) if has_base(config.run.size) else named,
+        )
+    label = folder / "stapo.json"  # three worlds have a base of one architecture
+    size = store.read_json(label, Labels).size if label.exists() else config.run.size
+    if size != config.run.size:
+        what, cure = "the base model is of another size than the run", f"run.size={size}, or another model"
+        raise BadInput(what, found=f"{label}: {size}", expected=f"run.size {config.run.size}", next_step=cure)
+    return model
+
+
+def _cached(model: str, revision: str | None = None) -> Any:
+    """The path of a hub model's config.json in the cache; no string where it is not there."""
+    return try_to_load_from_cache(model, "config.json", revision=revision) if is_hub_id(model) else None
+
+
+def find_config(model: str) -> dict[str, Any] | None:
+    """config.json of a local model folder, of a hub model in the cache, or the facts that come with this suite.
+
+    Raises:
+        BadInput: when it is no JSON object.
+    """
+    file = str(Path(model) / "config.json") if (Path(model) / "config.json").exists() else _cached(model)
+    if not isinstance(file, str):
+        return KNOWN.get(model)
+    try:
+        config, error = json.loads(Path(file).read_text(encoding="utf-8")), "no object"
+    except json.JSONDecodeError as e:
+        config, error = None, str(e)
+    if not isinstance(config, dict):
+        raise BadInput(f"{file} is not JSON of a model", found=error, next_step="take the model's folder again")
+    return config
+
+
+def find_shape(model: str) -> Shape:
+    """The shape that a model's `find_config` says. Raises: BadInput: when there is none."""
+    config = find_config(model)
+    if config is None:
+        expected = f"a local folder, a model in the hub's cache, or one of {', '.join(KNOWN)}"
+        what = f"the size of {model} is not known before it is downloaded"
+        raise BadInput(what, expected=expected, next_step=f"hf download {model}")
+    return shape_from(config, model)
+
+
+def check_data(kind: str, path: Path, make: str) -> int:
+    """The number of rows of a data file that is whole.
+
+    A `data.json` of `stapo-train data` beside the file says its content hash, which must match.
+
+    Args:
+        kind: train_files or val_files, for the message.
+        make: the command that makes such a file.
+
+    Raises:
+        BadInput: file missing, no Parquet, columns or ids missing, no rows, or content that differs from data.json.
+    """
+
+    def refuse(what: str, found: object, expected: str) -> NoReturn:
+        raise BadInput(f"{path}: {what}", found=found, expected=expected, next_step=make)
+
+    if not path.exists():
+        refuse(f"data.{kind} is not there", "no file", "a Parquet file")
+    try:
+        table = pq.ParquetFile(path)
+        names, rows = set(table.schema_arrow.names), table.metadata.num_rows
+    except pa.ArrowInvalid as e:
+        refuse("no Parquet file", str(e).splitlines()[0], "a Parquet file")
+    if not rows or not names >= _COLUMNS:
+        what = "columns are missing" if rows else "it holds no row"
+        refuse(what, f"{rows} rows of {', '.join(sorted(names))}", f"rows with {', '.join(sorted(_COLUMNS))}")
+    ids = table.read(["extra_info"]).column("extra_info").combine_chunks()
+    known = pa.types.is_struct(ids.type) and ids.type.get_field_index("problem_id") >= 0
+    if not known or ids.field("problem_id").null_count:
+        found = f"{ids.field('problem_id').null_count} without" if known else f"extra_info: {ids.type}"
+        refuse("a sample's seed is derived from extra_info.problem_id", found, "an id of its problem in every row")
+    if (record := path.with_name(RECORD)).exists():
+        prepared = store.read_json(record, DataRecord)
+        hashes = {info.file: info.content_sha256 for info in (prepared.train, prepared.validation)}
+        if path.name in hashes and (found := parquet_content_sha256(path)) != hashes[path.name]:
+            raise BadInput(
+                f"{path} is not what {record.name} beside it says",
+                found=f"content {found[:16]}",
+                expected=f"content {hashes[path.name][:16]}",
+                next_step="prepare the data again in a new folder: one of the two files was changed",
+            )
+    return rows
+
+
+def _check_prompts(config: Any, prompts: int | None) -> None:
+    batch = config.data.train_batch_size
+    if prompts is not None and prompts < batch:
+        cure = f"more data, or data.train_batch_size={prompts} (and a mini-batch that divides it)"
+        what = "fewer prompts than one training batch"
+        raise BadInput(what, found=prompts, expected=f"at least {batch}", next_step=cure)
+
+
+# the machine
+
+
+def this_node(environment: Mapping[str, str] = os.environ) -> Node:
+    """This machine, with the cards that CUDA_VISIBLE_DEVICES leaves; CUDA ignores what follows an unknown number."""
+    rows = [[p.strip() for p in r.split(",")] for r in nvidia_smi("index,name,memory.total,memory.used").splitlines()]
+    cards = {r[0]: r for r in rows if len(r) == 4 and r[2].isdigit() and r[3].isdigit()}  # others: shared or broken
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    names = list(cards) if chosen is None else [name.strip() for name in chosen.split(",")]
+    if names and names[0].startswith(("GPU-", "MIG-")):  # the index names no UUID: the list counts at its length
+        names = list(cards)[: len(names)]
+    used = [cards[name] for name in takewhile(cards.__contains__, names)]
+    busy = [f"GPU {r[0]}: {int(r[3]) / 1024:.1f} GiB" for r in used if int(r[3]) / 1024 > _BUSY_GIB]
+    smallest = min((int(r[2]) / 1024 for r in used), default=None)
+    card = card_named(used[0][1]) if used else None
+    memory = psutil.virtual_memory().available / GIB
+    return Node(socket.gethostname(), len(used), usable_cores(), card, smallest, memory, busy)
+
+
+def cluster_nodes(address: str) -> list[Node]:
+    """The living nodes of a running Ray cluster, as Ray describes them.
+
+    Raises:
+        BadInput: no cluster answers at `address`.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        host, _, port = address.rpartition(":")
+        if host and port.isdigit():  # Ray itself tries for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    # Ray raises ConnectionError where "auto" finds no cluster, RuntimeError or its own where the token is another
+    except (OSError, ValueError, RuntimeError, RayError) as e:
+        raise BadInput(
+            "no Ray cluster answers",
+            found=f"ray_kwargs.ray_init.address={address}: {str(e).splitlines()[0]}",
+            expected="a running cluster",
+            next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others; if it "
+            "runs, give this shell the nodes' RAY_AUTH_MODE and token (docs/cluster.md)",
+        ) from None
+    try:
+        return [_described(n["NodeManagerHostname"], n["Resources"]) for n in ray.nodes() if n["Alive"]]
+    finally:
+        ray.shutdown()
+
+
+def _described(host: str, resources: Mapping[str, float]) -> Node:
+    """A cluster's node by its resources, among them `accelerator_type:H100`."""
+    kinds = [card_named(key) for key in resources if key.startswith("accelerator_type:")]
+    card = next(filter(None, kinds), None)
+    gib = CARDS[card].gib if card else None
+    return Node(host, int(resources.get("GPU", 0)), int(resources.get("CPU", 0)), card, gib)
+
+
+def _look_at_machine(config: Any, found: Preflight) -> tuple[float | None, float]:
+    """Fills in card and warning; returns GiB of the smallest card, and free GiB of this machine (infinite where the
+    run's machine is another)."""
+    checks, address, planned = found.checks, config.ray_kwargs.ray_init.get("address"), config.run.card
+    gpu = config.trainer.device != "cpu"
+    if address:
+        nodes = checks.attempt("cluster", cluster_nodes, address)
+    else:  # without GPUs Ray is told how many ranks there are
+        nodes = [this_node() if gpu else replace(this_node(), gpus=config.trainer.n_gpus_per_node)]
+    used: list[Node] = []
+    if nodes is not None:
+        found.warning = checks.attempt("cores", check_cores, config, nodes)
+        used = checks.attempt("GPUs", check_gpus, config, nodes) or []
+    sizes = [n.card_gib for n in used if n.card_gib] if gpu else []
+    if not sizes and gpu and planned is not None and checks.attempt("run.card", _check_card, planned):
+        found.card = planned
+        return CARDS[planned].gib, math.inf
+    found.card = used[0].card if sizes else None
+    return min(sizes, default=None), min((n.memory for n in used), default=math.inf)
+
+
+def _check_card(name: str) -> str:
+    if name not in CARDS:
+        raise BadInput("unknown run.card", found=name, expected=" | ".join(CARDS), next_step="run.card=H100")
+    return name
+
+
+def check_gpus(config: Any, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that have a card (without GPUs: one of Ray's slots) for each of their ranks.
+
+    Raises:
+        BadInput: fewer nodes than asked, or a card that something else uses.
+    """
+    asked, each, gpu = config.trainer.nnodes, config.trainer.n_gpus_per_node, config.trainer.device != "cpu"
+    used = [n for n in nodes if n.gpus >= each]
+    if len(used) < asked:
+        cure = "start on such machines or choose another hardware=; without a GPU: size=mini hardware=cpu"
+        slots = f"ray start ... --num-gpus={each}   on each node: without GPUs a slot is a number"
+        raise BadInput(
+            "too few GPUs" if gpu else "too few slots for the run's ranks",
+            found=", ".join(f"{n.host}: {n.gpus}" for n in nodes) or "no node",
+            expected=f"{asked} node(s) with {each} GPU(s) each",
+            next_step=cure if gpu else slots,
+        )
+    if busy := [f"{n.host} {card}" for n in used for card in n.busy]:
+        # Ray gives cards away by number, without looking at who uses them
+        raise BadInput(
+            "another program uses a GPU",
+            found="; ".join(busy[:4]),
+            expected="every GPU that Ray may choose free",
+            next_step="nvidia-smi names the process: end it, or hide the card with CUDA_VISIBLE_DEVICES",
+        )
+    return used
+
+
+def check_cores(config: Any, nodes: Sequence[Node]) -> str | None:
+    """A warning where this machine has fewer cores than the CPU slots that Ray is told: the run starts, and is slow.
+
+    Raises:
+        BadInput: Ray has fewer slots than veRL takes (`resolvers.cpu_slots`), which then waits for ever.
+    """
+    ray, ranks = config.ray_kwargs.ray_init, int(config.trainer.n_gpus_per_node)
+    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    needed, told, address = run_slots(config, len(nodes) or 1), ray.get("num_cpus"), ray.get("address")
+    asked = int(config.trainer.nnodes) if address else 1  # without one there is no other node to ask
+    slots = [n.cpus if told is None else int(told) for n in nodes]
+    on_any = -(-units // (len(nodes) or 1))  # a node without ranks has its storage units
+    each = f"{needed} slots: 3 for each of {ranks} rank(s), {on_any} storage unit(s), a controller"
+    if sum(s >= needed for s in slots) < asked or min(slots, default=0) < on_any:
+        start = f"ray start ... --num-cpus={needed} on each node with ranks, {on_any} on another: a slot is a number"
+        raise BadInput(
+            "too few CPU slots: veRL would wait for ever",
+            found=", ".join(f"{n.host}: {s}" for n, s in zip(nodes, slots, strict=True)) or "no node",
+            expected=f"{asked} node(s) with {each}",
+            next_step=start if address else f"ray_kwargs.ray_init.num_cpus={needed}",
+        )
+    if config.trainer.device == "cpu" or address or nodes[0].cpus >= needed:
+        return None
+    return f"{nodes[0].cpus} cores for {ranks} GPU(s), {needed - nodes[0].cpus} fewer than {each}: it will be slow"
+
+
+def checkpoint_gib(config: Any, parameters: int) -> float:
+    """GiB of a checkpoint, as veRL writes it: model and optimizer are fp32, hf_model is made of the same."""
+    bytes_of = {"model": estimate.MASTER, "optimizer": estimate.MOMENTS, "hf_model": estimate.MASTER}
+    return sum(bytes_of.get(c, 0) for c in config.actor_rollout_ref.actor.checkpoint.save_contents) * parameters / GIB
+
+
+def check_disk(config: Any, each: float) -> str:
+    """What the disk has to hold, in a line; `each`: GiB of a checkpoint.
+
+    Raises:
+        BadInput: no room for two: a new one is written before an old one is deleted, and a killed save leaves a part.
+    """
+    out, every, keep = Path(config.run.out), int(config.trainer.save_freq), config.trainer.max_actor_ckpt_to_keep
+    log = config.actor_rollout_ref.token_log
+    logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
+    free = psutil.disk_usage(str(next(p for p in (out, *out.parents) if p.exists()))).free / GIB
+    if free < (need := 2 * each + logs):
+        raise BadInput(
+            f"too little disk is free for {out}",
+            found=f"{free:.2f} GiB",
+            expected=f"at least {need:.2f} GiB: two checkpoints of {each:.2f} GiB and {logs:g} GiB of logs",
+            next_step="free some space or choose another run.out",
+        )
+    made = -(-int(config.run.steps) // every) if every > 0 else 0  # the last step is always saved
+    most = min(made, keep + 1) if keep else made  # an old one goes when the new one is complete
+    scarce = "; NOT ENOUGH: trainer.max_actor_ckpt_to_keep=N keeps the newest N" if most * each + logs > free else ""
+    return f"{made} checkpoints of {each:.2f} GiB, at most {most * each + logs:.1f} GiB; free {free:.1f} GiB{scarce}"

@@ -1,1 +1,0 @@
-"""What can be known before a run starts anything expensive: `checks` collects every refusal, `dry_run` prints it."""
