@@ -14,7 +14,9 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from stapo_training.verl_ext import nodes, trainer
+from stapo_training.verl_ext import agent_loop, nodes, trainer
+
+assert agent_loop  # imported because it registers
 
 # veRL declares the runner as a Ray actor; its plain class is what `ray.remote` keeps
 _TaskRunner: type = TaskRunnerV1.__ray_metadata__.modified_class  # type: ignore[attr-defined]
