@@ -273,7 +273,10 @@ class EndpointEngine(LocalEngine):
         return list(message.encode("utf-8", "replace"))
 
     def submit(self, requests: Sequence[Request]) -> None:
-        self.running |= {self.runner.get_loop().create_task(self._end(r)) for r in requests}
+        for r in requests:
+            task = self.runner.get_loop().create_task(self._end(r))
+            task.add_done_callback(lambda t: t.cancelled() or t.exception())  # several may fail; one is raised
+            self.running.add(task)
 
     def poll(self) -> list[Finished]:
         ended, self.running = self.runner.run(self._first())
