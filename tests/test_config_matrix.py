@@ -136,7 +136,7 @@ LABELS = {
     "policy=old": "stapo-old",
     "tau_p=2e-3 q=0.75": "stapo",
     "tau_p=2e-4 q=0.5": "stapo-tau0.0002-q0.5",
-    "form=two_pass log_entropy=false": "stapo",  # the same mask
+    "form=two_pass": "stapo",  # the same mask
 }
 
 

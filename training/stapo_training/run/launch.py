@@ -19,6 +19,7 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
+from stapo_training.methods import AdvantageConfig
 from stapo_training.run import estimate, status
 from stapo_training.run.configuration import absolute, compose, last_choices
 from stapo_training.run.folder import TrainingFolder, first_line
@@ -31,7 +32,8 @@ _MAY_DIFFER = (
     *("ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS", "transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
     # removed; older runs' records name them
-    *("actor_rollout_ref.selector.log_agreement", "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s"),
+    *("actor_rollout_ref.selector.log_agreement", "actor_rollout_ref.selector.log_entropy"),
+    "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s",
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
 many checkpoints are kept, how data and weights travel."""
@@ -199,7 +201,10 @@ def rules(new: Run) -> dict[str, Any]:
 
 def older(config: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of an earlier run, as it is compared with a new one: with the new one's steps where it may
-    grow; without `run.validation_settings` it validated at its val_kwargs alone."""
+    grow; without `run.validation_settings` it validated at its val_kwargs alone; an advantage that it does not name
+    is left as it is."""
+    a = config["actor_rollout_ref"]
+    config = {**config, "actor_rollout_ref": a | {"advantage": AdvantageConfig().model_dump() | a.get("advantage", {})}}
     used = config["actor_rollout_ref"]["rollout"]["val_kwargs"]
     settings = [k for k, s in SETTINGS.items() if s[:2] == (used["temperature"], used["top_p"])]
     config = {**config, "run": {"validation_settings": settings, **config["run"]}}
