@@ -143,7 +143,6 @@ def _timed(
     """values: redone_share, of the tokens, were run again; threshold_drift, the largest distance of a guessed threshold
     from the true one in nats; ppo_kl, veRL's of the last mini-batch, without its sign."""
     import torch
-    from verl.utils import tensordict_utils as tu
 
     from stapo_training.methods import SelectorConfig
     from stapo_training.run.configuration import compose
@@ -172,8 +171,8 @@ def _timed(
         worker.engine.optimizer.state.clear()
         worker.engine.selector = SelectorConfig(**selector)
         size = len(sequences) // sizes.mini_batches
-        data = in_process.batch(sequences, mini_batch_size=size, global_batch_size=size, use_remove_padding=False)
-        tu.assign_non_tensor(data, **{OLD_IS_CURRENT: True})
+        settings = {"mini_batch_size": size, "global_batch_size": size, "use_remove_padding": False}
+        data = in_process.batch(sequences, **settings, **{OLD_IS_CURRENT: True})
         began = time.perf_counter()
         output = worker.train_mini_batch(data)
         return time.perf_counter() - began, in_process.metrics(output)

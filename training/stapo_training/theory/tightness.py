@@ -121,7 +121,7 @@ def _tokens(log: token_log.TokenLog) -> np.ndarray:
         "factor": norm_factor(logprob_N, c["collision"]),
         "upper": upper_factor(gap_N, entropy_N, log.header.vocabulary).numpy(),
     }
-    return np.rec.fromarrays(list(c.values()), names=list(c))
+    return np.rec.fromarrays(list(c.values()), dtype=[(name, values.dtype) for name, values in c.items()])
 
 
 def _quadrant(name: str, c: np.ndarray) -> TheoryQuadrant:
