@@ -81,13 +81,13 @@ def again(old: Run, *more: str) -> Run:
 
 def test_a_run_from_before_a_setting_goes_on(tmp_path: Path, old: Run) -> None:
     new = again(old)
-    assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new)) == old
+    assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path)) == old
     ray = {**new.config["ray_kwargs"]["ray_init"], "runtime_env": {"env_vars": {"OMP_NUM_THREADS": 2}}}
     before, after = (changed(new, "ray_kwargs", ray_init=r) for r in (ray | {"runtime_env": {}}, ray))
     assert runs.differences(before, after, launch.may_differ) == []  # `hardware=8gpu` had no variables
     both = changed(new, "run", validation_settings=["t1.0", "t0.7"])
     with pytest.raises(BadInput, match="validation_settings"):
-        runs.previous_of(tmp_path, both, "run.out", **launch.rules(both))
+        runs.previous_of(tmp_path, both, "run.out", **launch.rules(both, tmp_path))
 
 
 OPTIM = "actor_rollout_ref.actor.optim."
@@ -105,10 +105,10 @@ OPTIM = "actor_rollout_ref.actor.optim."
 def test_the_steps_of_a_run_may_grow_and_nothing_else(tmp_path: Path, old: Run, more: list[str], refused: str) -> None:
     new = again(old, *more)
     if not refused:
-        assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new)) == old
+        assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path)) == old
         return
     with pytest.raises(BadInput) as e:
-        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new))
+        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path))
     assert refused in str(e.value.found)
 
 
@@ -120,7 +120,7 @@ def test_a_run_whose_learning_rate_depends_on_its_length_may_not_grow(tmp_path: 
     (tmp_path / "run.json").write_text(again(old, *schedule).model_dump_json())
     new = again(old, *schedule, "run.steps=40")
     with pytest.raises(BadInput, match=r"run\.steps=30") as e:
-        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new))
+        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path))
     assert "run.steps: 30 there, 40 now" in str(e.value.found)
 
 

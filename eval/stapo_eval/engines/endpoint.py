@@ -124,7 +124,7 @@ class EndpointEngine(LocalEngine):
                     self.sends.discard(option)
                 else:
                     raise BadInput(f"{a.url} refuses a request for one token", found=self._said(e)) from None
-            except openai.OpenAIError as e:
+            except (openai.OpenAIError, TimeoutError) as e:
                 raise self._silent(a, e) from None
 
     def _silent(self, a: _Address, error: Exception) -> BadInput:
@@ -138,7 +138,8 @@ class EndpointEngine(LocalEngine):
     async def _probe(self, a: _Address) -> Finished:
         """The answer to a question of one token, asked once."""
         client = a.client.with_options(max_retries=0, timeout=self.probe_seconds)
-        return await self._chat(_Address(a.url, client, a.limit), _PROBE, 1)
+        async with asyncio.timeout(self.probe_seconds):  # the client's own limit is between two bytes
+            return await self._chat(_Address(a.url, client, a.limit), _PROBE, 1)
 
     async def _chat(self, a: _Address, request: Request, max_tokens: int) -> Finished:
         """One answer.
@@ -247,7 +248,7 @@ class EndpointEngine(LocalEngine):
             ]
             if free:
                 return min(free, key=lambda a: a.in_flight)
-            if all(a.down for a in self.addresses):
+            if all(a.down and not a.in_flight for a in self.addresses):  # what is in flight may still come
                 silent = now - max(a.silent_since for a in self.addresses)
                 if silent > self.options.patience:
                     said = "; ".join(f"{a.url}: {a.last}" for a in self.addresses)
@@ -265,7 +266,7 @@ class EndpointEngine(LocalEngine):
         """Whether an address answers a question of one token."""
         try:
             await self._probe(a)
-        except (BadInput, openai.OpenAIError):
+        except (BadInput, openai.OpenAIError, TimeoutError):
             return False
         return True
 
@@ -280,9 +281,11 @@ class EndpointEngine(LocalEngine):
 
     def poll(self) -> list[Finished]:
         ended, self.running = self.runner.run(self._first())
-        if errors := [e for task in ended if (e := task.exception())]:
-            raise errors[0]
-        return [task.result() for task in ended]
+        broken = {task for task in ended if task.exception()}
+        if whole := ended - broken:
+            self.running |= broken  # raised by the next call: the answers are recorded first
+            return [task.result() for task in whole]
+        raise next(e for task in broken if (e := task.exception()))
 
     async def _first(self) -> tuple[set[asyncio.Task[Finished]], set[asyncio.Task[Finished]]]:
         return await asyncio.wait(self.running, return_when=asyncio.FIRST_COMPLETED)

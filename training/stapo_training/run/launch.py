@@ -34,6 +34,7 @@ _MAY_DIFFER = (
     # removed; older runs' records name them
     *("actor_rollout_ref.selector.log_agreement", "actor_rollout_ref.selector.log_entropy"),
     "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s",
+    "reward.num_workers",  # how many processes ask the reward function
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
 many checkpoints are kept, how data and weights travel."""
@@ -96,8 +97,6 @@ def ask_verl(config: Any) -> None:
     Raises:
         BadInput: when veRL refuses the configuration.
     """
-    from hydra.errors import HydraException
-
     # veRL warns of every engine that is not installed; the one that is needed is asked for by name
     warnings.filterwarnings("ignore", message=".* engine is not available")
     try:
@@ -107,7 +106,7 @@ def ask_verl(config: Any) -> None:
             verl_run.validate(config)
     except BadInput:
         raise
-    except (AssertionError, ImportError, OSError, ValueError, TypeError, NotImplementedError, HydraException) as e:
+    except Exception as e:  # whatever veRL and a reward function raise
         cure = "correct the value it names; stapo-train run ... --config-only shows every key"
         raise BadInput("veRL refuses the configuration", found=str(e) or type(e).__name__, next_step=cure) from e
 
@@ -118,7 +117,7 @@ def _dry_run(config: Any, found: Preflight, command: str) -> int:
         checks.attempt("veRL", ask_verl, config)
     if not checks.problems:
         record = new_record(config, found.files)
-        checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", **rules(record)))
+        checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", **rules(record, out)))
     show(config, found, command)
     checks.refuse()
     print("\nAll checks passed; nothing was started (--dry-run).")
@@ -194,22 +193,30 @@ def foreign(name: str) -> bool:
     return name in ("metrics.jsonl", "checkpoints")
 
 
-def rules(new: Run) -> dict[str, Any]:
-    """How a run's folder is compared with a command (`runs.previous_of`)."""
-    return {"may_differ": may_differ, "foreign": foreign, "older": partial(older, new=new.config), "advice": _advice}
+def rules(new: Run, out: Path) -> dict[str, Any]:
+    """How a run's folder is compared with a command (`runs.previous_of`). One that has trained no step binds nobody:
+    what Ray or vLLM refused in its first minutes may be corrected."""
+    folder = TrainingFolder(out)
+    begun = bool(folder.steps or folder.whole_checkpoints())
+    then = partial(older, new=new.config, folder=folder)
+    return {"may_differ": may_differ, "foreign": foreign, "older": then, "advice": _advice, "resumes": begun}
 
 
-def older(config: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFolder) -> dict[str, Any]:
     """The configuration of an earlier run, as it is compared with a new one: with the new one's steps where it may
-    grow; without `run.validation_settings` it validated at its val_kwargs alone; an advantage that it does not name
-    is left as it is."""
+    have as many; without `run.validation_settings` it validated at its val_kwargs alone; an advantage that it does not
+    name is left as it is."""
     a = config["actor_rollout_ref"]
     config = {**config, "actor_rollout_ref": a | {"advantage": AdvantageConfig().model_dump() | a.get("advantage", {})}}
     used = config["actor_rollout_ref"]["rollout"]["val_kwargs"]
     settings = [k for k, s in SETTINGS.items() if s[:2] == (used["temperature"], used["top_p"])]
     config = {**config, "run": {"validation_settings": settings, **config["run"]}}
-    steps = new["run"]["steps"]
-    return with_steps(config, steps) if steps > config["run"]["steps"] and _any_length(new) else config
+    steps, before = new["run"]["steps"], config["run"]["steps"]
+    logged, saved = (max((x.step for x in found), default=0) for found in (folder.steps, folder.whole_checkpoints()))
+    # a step that was the last one is not made again: as a step in between it may have no validation
+    grows = steps > before and _any_length(new) and (logged < before or saved >= before)
+    shrinks = logged <= steps <= saved < before  # back from a length that was asked for and not begun
+    return with_steps(config, steps) if grows or shrinks else config
 
 
 def with_steps(config: Mapping[str, Any], steps: int) -> dict[str, Any]:
@@ -223,20 +230,21 @@ def _any_length(config: Mapping[str, Any]) -> bool:
     is a share of them."""
     optim = config["actor_rollout_ref"]["actor"]["optim"]
     warm_up = optim["lr_warmup_steps"] > 0 or not optim.get("lr_warmup_steps_ratio")
-    return optim["lr_scheduler_type"] == "constant" and warm_up
+    kinds = {optim["lr_scheduler_type"], optim.get("warmup_style") or "constant"}  # the second one wins in veRL
+    return kinds == {"constant"} and warm_up
 
 
 def _advice(previous: Run, differing: list[str]) -> str:
     steps = previous.config["run"]["steps"]
     if not any(d.startswith("run.steps:") for d in differing):
         return ""
-    constant = "give another run.out; a run may only grow, and only at a constant learning rate after a fixed warm-up"
+    constant = "give another run.out; a run grows at a constant learning rate after a fixed warm-up, from its last step"
     return f"run.steps={steps} goes on with it, or {constant}"
 
 
 def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
     out, new = Path(config.run.out), new_record(config, files)
-    with runs.opened(out, new, flag="run.out", **rules(new)) as open_run:
+    with runs.opened(out, new, flag="run.out", **rules(new, out)) as open_run:
         longer = with_steps(open_run.record.config, int(config.run.steps))
         if open_run.finished and longer == open_run.record.config:
             print(f"{out}: this run is finished ({config.run.steps} steps)")
@@ -248,13 +256,15 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         folder = TrainingFolder(out, deterministic=bool(config.run.deterministic))
         folder.discard_incomplete_checkpoints()
         checkpoint = folder.last_checkpoint()
+        whole = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
         _set_places(config, folder, checkpoint, command)
         start = checkpoint.name if checkpoint else "the start"
         with _status_at_end(config, out), open_run.working(start, resume=f"to go on: {command}", config=longer):
             for name, place in _places(out, len(open_run.record.resumptions)).items():
                 os.environ.setdefault(name, place)
             try:
-                verl_run.train(config)
+                if not whole or not any(s.step == config.run.steps for s in folder.steps):
+                    verl_run.train(config)
             except SystemExit:  # what Ray makes of a SIGTERM before the first step
                 raise KeyboardInterrupt from None
     print(f"finished: {out}")

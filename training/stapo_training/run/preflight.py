@@ -197,8 +197,10 @@ def check_loggers(names: str | Sequence[str], environment: Mapping[str, str] = o
     chosen = [names] if isinstance(names, str) else list(names)
     for name in chosen:
         if name not in _LOGGERS or (name in _LOGGERS[2:] and importlib.util.find_spec(name) is None):
-            what, cure = f"trainer.logger={name} is unknown, or its package is missing", f"python -m pip install {name}"
-            raise BadInput(what, found=f"no module {name}", expected=" | ".join(_LOGGERS), next_step=cure)
+            known = name in _LOGGERS  # no unknown name is advised to pip
+            what = f"trainer.logger={name}: its package is missing" if known else f"trainer.logger={name} is unknown"
+            cure = f"python -m pip install {name}" if known else "trainer.logger=[console,tensorboard]"
+            raise BadInput(what, found=name, expected=" | ".join(_LOGGERS), next_step=cure)
     offline = environment.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
     netrc = Path(environment.get("HOME", "~")).expanduser() / ".netrc"
     if "wandb" in chosen and not (offline or environment.get("WANDB_API_KEY") or netrc.exists()):
@@ -530,6 +532,8 @@ def check_gpus(config: Any, nodes: Sequence[Node]) -> list[Node]:
     if len(used) < asked:
         cure = "start on such machines or choose another hardware=; without a GPU: size=mini hardware=cpu"
         slots = f"ray start ... --num-gpus={each}   on each node: without GPUs a slot is a number"
+        if not config.ray_kwargs.ray_init.get("address"):
+            slots = "cpu.ranks=N for several ranks on this machine, hardware=cpu-2nodes for a cluster of two"
         raise BadInput(
             "too few GPUs" if gpu else "too few slots for the run's ranks",
             found=", ".join(f"{n.host}: {n.gpus}" for n in nodes) or "no node",
