@@ -123,6 +123,7 @@ def cases(folder: Path) -> dict[str, dict]:
     from stapo_training.token_log import rows as token_rows
     from stapo_training.token_log.writer import TokenLogConfig
     from stapo_training.verl_ext import exactness, in_process
+    from stapo_training.verl_ext.worker import OLD_IS_CURRENT
 
     base = ["size=mini", "hardware=cpu", f"run.base={folder}", "run.out=unused"]
     config = compose(base)
@@ -141,7 +142,8 @@ def cases(folder: Path) -> dict[str, dict]:
         found = exactness.step(w, rows, temperature=temperature, **settings)
         in_order = sorted(rows, key=lambda r: int(r["number"]))
         response_N = torch.cat([r["response_mask"] for r in in_order]).bool().numpy()
-        keep, candidates = hand.masks(chosen, settings.get("micro_batch_size_per_gpu", 0), response_N)
+        judged = chosen.model_copy(update={"policy": "old"}) if settings.get(OLD_IS_CURRENT) else chosen
+        keep, candidates = hand.masks(judged, settings.get("micro_batch_size_per_gpu", 0), response_N)
         loss, gradient = hand.gradient(keep, **definition)
         line = {k.removeprefix("selector/"): float(v[0]) for k, v in found["metrics"].items() if "selector/" in k}
         pg_loss = found["metrics"]["actor/pg_loss"]
@@ -168,6 +170,8 @@ def cases(folder: Path) -> dict[str, dict]:
     for name in SELECTORS:
         case(f"{name}, reversed", {"name": name}, rows=rows[::-1])
         case(f"{name}, old", {"name": name, "policy": "old"})
+    # a step's first mini-batch: the trainer says that the old pass's statistics are the current policy's
+    case("S2T, two_pass from the old pass", S2T | {"form": "two_pass"}, settings=HALF | {OLD_IS_CURRENT: True})
     case("S2T, response", S2T | {"scope": "response"}, settings=DYNAMIC)
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in rows]
     case("S2T, no old statistics", S2T, rows=without)

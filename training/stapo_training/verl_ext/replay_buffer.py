@@ -8,7 +8,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 
 class OrderedReplayBuffer(ReplayBuffer):
-    """veRL's buffer, in which the order of arrival decides nothing."""
+    """veRL's buffer; of the groups that are there, the order of arrival decides nothing."""
 
     def _select_prompt_uids(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
         """Of more groups than are needed the first that were asked for; veRL takes them from a set, in any order."""

@@ -105,7 +105,7 @@ class SelectingTrainingWorker(TrainingWorker):
         set_values(data, "advantages", amplified_N)
 
     def log_tokens(self, config: TokenLogConfig, actor: Any) -> None:
-        """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training.
+        """Keep a token log from now on (mode `off`: none); the first rank writes it at the end of each step.
 
         actor: `actor_rollout_ref.actor`, for what its loss clips.
         """
