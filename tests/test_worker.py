@@ -10,7 +10,10 @@ import pytest
 WORKER = Path(__file__).with_name("mini_batch_worker.py")
 
 
-@pytest.fixture(scope="module", params=[pytest.param(n, marks=[pytest.mark.slow] * (n != 2)) for n in (1, 2, 4)])
+pytestmark = pytest.mark.slow  # a minute of both cores each; `tox -e slow`
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
 def found(request: pytest.FixtureRequest) -> dict[str, dict]:
     command = [sys.executable, str(WORKER), str(request.param)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
