@@ -10,6 +10,8 @@ import pytest
 import torch
 from verl.utils import tensordict_utils as tu
 
+from stapo_results.errors import RunFailed
+
 N, BATCH, STEP = 4, 6, 7  # two batches of three prompts' samples
 ANSWERS = ("4", "7", "9")
 
@@ -134,7 +136,7 @@ def test_where_no_response_has_a_reward_only_the_prompts_are_stored(rollout: Any
 
 
 def test_the_weights_of_another_model_are_refused(rollout: Any) -> None:
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RunFailed):
         rollout.load_weights({"model.norm.weight": rollout.model.model.norm.weight}, STEP)
 
 

@@ -66,7 +66,7 @@ def _function(name: str) -> Select:
 class SelectorConfig(_Part):
     """`actor_rollout_ref.selector` of the Hydra configuration.
 
-    name: one of `SELECTORS`, or one of somebody's own (selection/own.py), which is never trained by a guess.
+    name: one of `SELECTORS`, or a user-defined one (selection/own.py), which is never trained by a guess.
     policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
         policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
     scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss

@@ -239,7 +239,7 @@ def _advice(previous: Run, differing: list[str]) -> str:
     if not any(d.startswith("run.steps:") for d in differing):
         return ""
     constant = "give another run.out; a run grows at a constant learning rate after a fixed warm-up, from its last step"
-    return f"run.steps={steps} goes on with it, or {constant}"
+    return f"run.steps={steps} resumes it, or {constant}"
 
 
 def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
@@ -279,7 +279,7 @@ def _places(out: Path, attempt: int) -> dict[str, str]:
 
 
 def _keep_selector(config: Any) -> None:
-    """Train with the run's own copy of somebody's selector: the file may change while the run goes on."""
+    """Train with the run's copy of a user-defined selector: the file may change during the run."""
     selector = config.actor_rollout_ref.selector
     if own.is_own(selector.name):
         kept = own.kept_in(Path(config.run.out), selector.name)

@@ -86,7 +86,7 @@ def render(
         f"Checkpoint: {saved}; {size(free)} of disk free.",
         "Next: `stapo-train export --checkpoint` (this folder) `--out DIR`."
         if state == "finished"
-        else f"The same command goes on after an interruption:\n\n    {run.command}",
+        else f"To resume after an interruption, repeat the command:\n\n    {run.command}",
         f"Written {_clock(now)}. A running training rewrites this page after every step.",
     ]
     return "\n\n".join(p for p in parts if p) + "\n"

@@ -16,6 +16,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
+from stapo_results.errors import RunFailed
 from stapo_results.generation import generate
 from stapo_results.schema import SETTINGS
 from stapo_results.seeds import derive_seed
@@ -85,14 +86,16 @@ class LocalRollout:
         """Take the trainer's weights after this step.
 
         Raises:
-            RuntimeError: they are another model's.
+            RunFailed: they are another model's.
         """
         result = self.model.load_state_dict(state, strict=False)
         tied = {"lm_head.weight"} if self.model_config.tie_word_embeddings else set()
         if result.unexpected_keys or set(result.missing_keys) - tied:
-            raise RuntimeError(
-                f"the trainer's weights do not fit the rollout's model: missing {result.missing_keys}, "
-                f"unexpected {result.unexpected_keys}"
+            raise RunFailed(
+                "the trainer's weights do not fit the rollout's model",
+                found=f"missing {result.missing_keys[:3]}, unexpected {result.unexpected_keys[:3]}",
+                expected=f"the tensors of {self.config.actor_rollout_ref.model.path}",
+                next_step="leave out overrides of the model's architecture (actor_rollout_ref.model.override_config)",
             )
         self.model.tie_weights()
         self.weights_of = step
