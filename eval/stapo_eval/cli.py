@@ -134,7 +134,7 @@ def known(
         clone: Folder with a git clone of the source's repository; if empty, its commit is fetched from GitHub.
         data_dir: Directory with the benchmarks' files; if empty, $STAPO_DATA_DIR, else the hub.
         out: Folder for the record, SOURCE.json; it holds counts and hashes, and no response.
-        presets: Rule graders to grade by; `ours` has to be among them.
+        presets: Rule graders to grade by, beside `ours`.
     """
     from stapo_eval.known import recompute
     from stapo_eval.show import print_known

@@ -202,8 +202,12 @@ def responses_of(source: Source, task: Task) -> list[list[Response]]:
         texts, answers = _several(texts), [str(a) for a in _several(answers)]
         rules = [same_text(str(gold), a) if source.rule == "text" else by_numbers(str(gold), a) for a in answers]
         theirs = [bool(v) for v in _several(verdicts)] if verdicts is not None else [bool(r) for r in rules]
-        rows = zip(texts, answers, rules, theirs, strict=True)
-        found.append([Response(" ".join(str(problem).split()), str(gold), str(t), *rest) for t, *rest in rows])
+        found.append(
+            [
+                Response(" ".join(str(problem).split()), str(gold), str(text), answer, by_rule, says)
+                for text, answer, by_rule, says in zip(texts, answers, rules, theirs, strict=True)
+            ]
+        )
     return found
 
 
@@ -248,15 +252,12 @@ def known_scores(
         if r.problem in ours[source.benchmarks[task.benchmark]]
     ]  # fmt: skip
     with Display() as display:
-        right: dict[str, list[bool]] = {}
-        for preset in presets:
-            items = [
-                Item(gold, extract(r.text, gold, preset), replace(options, preset=preset))
-                for _, _, r, gold, options in flat
-            ]  # fmt: skip
-            right[preset] = _graded(items, display, preset)
-            if preset == "ours":
-                own = items
+        items = {
+            preset: [Item(gold, extract(r.text, gold, preset), replace(o, preset=preset)) for _, _, r, gold, o in flat]
+            for preset in dict.fromkeys(("ours", *presets))
+        }
+        right = {preset: _graded(of, display, preset) for preset, of in items.items()}
+        own = items["ours"]
         differ = [i for i, (_, _, r, *_) in enumerate(flat) if right["ours"][i] != r.theirs]
         others = [Item(flat[i][3], flat[i][2].answer, flat[i][4]) for i in differ]
         golds = [Item(flat[i][2].gold, own[i].answer, Options()) for i in differ]
