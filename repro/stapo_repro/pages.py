@@ -33,8 +33,9 @@ _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
 _KNOWN = """Public responses with published scores, graded again by `stapo-eval known`
 ([how](../../docs/evaluation.md#known-scores)). Scores are means over models, in percent, on the problems that are ours
-too: "its verdicts" are the source's, the columns after it our presets against our own gold answers. "To the digit": how
-many published scores the source's rule, restated here, gives. Causes count responses."""
+too: by the source's verdicts, then by our presets against our own gold answers. "To the digit": how many published
+scores the source's rule, restated here, gives. "Ours alone", "source alone": responses that one side alone calls
+right."""
 
 
 def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:

@@ -72,11 +72,13 @@ def _span(values: list[float]) -> str:
 
 
 def scores(found: KnownScores) -> list[list[str]]:
-    """A row of text a benchmark, after a head. Scores are means in percent."""
+    """A row of text a benchmark, after a head: how many scores, how many of them the source's rule gives to the digit.
+
+    Then mean scores in percent, by the source's verdicts and by our presets; the least and the largest difference of
+    one score; the responses that one side alone calls right.
+    """
     presets = list(found.files[0].scores)
-    head = ["benchmark", "scores", "by its rule to the digit", "its verdicts", *presets, "ours minus its, a score",
-            "ours alone right", "source alone right"]  # fmt: skip
-    rows = [head]
+    rows = [["benchmark", "scores", "to the digit", "source", *presets, "ours - source", "ours alone", "source alone"]]
     for benchmark in sorted({f.benchmark for f in found.files}):
         of = [f for f in found.files if f.benchmark == benchmark]
         gaps = [f.scores["ours"] - f.theirs for f in of if f.theirs is not None and f.scores["ours"] is not None]
@@ -93,7 +95,7 @@ def causes(found: KnownScores) -> list[list[str]]:
     accepted: Counter[str] = sum((Counter(f.accepted) for f in found.files), Counter())
     refused: Counter[str] = sum((Counter(f.refused) for f in found.files), Counter())
     names = sorted({*accepted, *refused})
-    return [["cause", "ours alone right", "source alone right"]] + [
+    return [["cause", "ours alone", "source alone"]] + [
         [name, f"{accepted[name]}", f"{refused[name]}"] for name in names
     ]
 
