@@ -60,8 +60,10 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     if dry_run:
         return _dry_run(config, found, command)
     found.checks.refuse()
-    if found.warning:
-        print(f"warning: {found.warning}", file=sys.stderr)
+    unchecked = config.run.check_memory and not found.memory
+    lacking = "the card or the model is not known: memory is not checked (run.card=H100 plans with a card)"
+    for warning in filter(None, (found.warning, unchecked and lacking)):
+        print(f"warning: {warning}", file=sys.stderr)
     weights.pin(config, download=True)
     return _open_and_train(config, command, found.files)
 
