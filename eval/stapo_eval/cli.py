@@ -130,7 +130,7 @@ def known(
     """Recompute published scores from public responses: by the rule they were published by, and by each preset.
 
     Args:
-        source: skythought, evalchemy, prime, or a YAML file that describes another (eval/stapo_eval/known.yaml shows how).
+        source: skythought, evalchemy, prime, or a YAML file of another (eval/stapo_eval/known.yaml shows how).
         clone: Folder with a git clone of the source's repository; if empty, its commit is fetched from GitHub.
         data_dir: Directory with the benchmarks' files; if empty, $STAPO_DATA_DIR, else the hub.
         out: Folder for the record, SOURCE.json; it holds counts and hashes, and no response.

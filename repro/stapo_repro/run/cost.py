@@ -109,7 +109,8 @@ def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
         train = run.kind == "train"
         c = (run.config.get("run") or {}) if train else run.config
         whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
-        if run.status == "done" and run.wall_seconds and whole and has_base(c.get("size") or ""):
+        once = run.status == "done" and not run.resumptions  # a second start counts twice
+        if once and run.wall_seconds and whole and has_base(c.get("size") or ""):
             key = run.kind, c.get("method") or "", c["size"]
             found[key].append(run.wall_seconds / (c["steps"] if train else 1))
     return found

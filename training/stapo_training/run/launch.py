@@ -152,6 +152,8 @@ def show(config: Any, found: Preflight, command: str) -> None:
 
 
 def _time(config: Any, found: Preflight) -> str | None:
+    if config.trainer.device == "cpu":
+        return f"stapo-repro run {config.run.method}/{config.run.size} --dry-run has the recorded times of CPUs"
     if found.shape is None or found.card is None:
         return None
     step = estimate.step(config, found.shape, found.validation or throughput.VALIDATION)
