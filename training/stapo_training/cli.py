@@ -195,7 +195,7 @@ def check(
 
 
 def configs(docs: Path = Path("docs"), check: bool = False) -> int:
-    """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines.
+    """Write the generated tables of the documentation: methods, decided defaults, sizes and machines.
 
     Args:
         docs: The documentation's folder.
