@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from stapo_results import terminal
 from stapo_training.selection.objectives import clipped_surrogate
 from stapo_training.theory import formulas
-from stapo_training.theory.formulas import entropy, norm_factor, softmax, target_logprob, weight
+from stapo_training.theory.formulas import entropy, softmax, target_logprob, weight
 
 VOCABULARIES = (2, 3, 5, 32, 1_000, 32_000, 151_936)
 """The last is the output width of the paper's models."""
@@ -127,20 +127,19 @@ TARGETS = ("most probable", "second", "median", "rarest", "sampled")
 class Cases:
     """N cases of one distribution over V tokens: each has a target token, a ratio rho and an advantage.
 
-    single: the distribution (1, V). Of the targets (N,): log p, 1 - p, the entropy, the squared norm / |w|^2, the
-    weight w under the two-sided clip, and log p + H.
+    single: the distribution (1, V); factor_V: the squared norm / |w|^2 by target. Of the targets (N,): log p, 1 - p,
+    the entropy, the factor, the weight w under the two-sided clip, and log p + H.
     """
 
     def __init__(self, family: str, logits_V: torch.Tensor, targets: list[tuple[str, int]], pairs: list[tuple]):
         self.family, self.vocabulary, self.names = family, len(logits_V), [name for name, _ in targets]
-        self.logits_1V, self.logits_NV = logits_V[None], logits_V.expand(len(targets), -1)
-        self.target_N = torch.tensor([k for _, k in targets])
+        self.logits_1V, self.target_N = logits_V[None], torch.tensor([k for _, k in targets])
         self.ratio_N, self.advantage_N = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
-        d, k_N1 = softmax(self.logits_NV), self.target_N.unsqueeze(-1)
         self.single = softmax(self.logits_1V)
-        self.logprob_N = d.logprob_NV.gather(-1, k_N1).squeeze(-1)
-        self.gap_N = d.complement_NV.gather(-1, k_N1).squeeze(-1)
-        self.entropy_N, self.factor_N = d.entropy_N, norm_factor(d, self.target_N)
+        self.factor_V = formulas.norm_factor(self.single)[0]
+        self.logprob_N = self.single.logprob_NV[0, self.target_N]
+        self.gap_N = self.single.complement_NV[0, self.target_N]
+        self.entropy_N, self.factor_N = self.single.entropy_N.expand(len(targets)), self.factor_V[self.target_N]
         self.old_N = self.logprob_N - self.ratio_N.log()
         self.weight_N = weight(self.logprob_N, self.old_N, self.advantage_N, LOW, HIGH)
         self.surprise_N = self.logprob_N + self.entropy_N
@@ -254,15 +253,15 @@ class StatementChecks:
         rare = self.points["norm_falls_with_entropy"].setdefault(c.vocabulary, [])
         for i in rare_N.nonzero().flatten().tolist():
             rare.append((float(c.logprob_N[i]), float(c.entropy_N[i]), float(c.factor_N[i]), c.where(i)))
-        p_V, factor_V = c.single.probability_NV[0], formulas.norm_factors(c.single)[0]
+        p_V = c.single.probability_NV[0]
         common_V = p_V >= TAU_P
         if common_V.any():
-            mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
+            mean = float((p_V * c.factor_V)[common_V].sum() / p_V[common_V].sum())
             common = self.points["taxonomy_norm"].setdefault(c.vocabulary, [])
             common.append((0.0, float(c.single.entropy_N), mean, c.whole()))
 
     def _decomposition(self, c: Cases) -> None:
-        a_NV = c.logits_NV.clone().requires_grad_()
+        a_NV = c.logits_1V.repeat(len(c.target_N), 1).requires_grad_()
         logprob_N = target_logprob(a_NV, c.target_N)
         loss_N = clipped_surrogate(logprob_N, logprob_N.detach() - c.ratio_N.log(), c.advantage_N, LOW, HIGH)
         found_N = torch.autograd.grad(loss_N.sum(), a_NV)[0].square().sum(-1)
