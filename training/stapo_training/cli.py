@@ -92,7 +92,7 @@ def data(
     out: Path,
     source: Annotated[str, tyro.conf.arg(metavar="ID|FILE")] = "BytedTsinghua-SIA/DAPO-Math-17k",
     revision: str = "main",
-    language: Annotated[str, tyro.conf.arg(metavar="en|all")] = "all",
+    language: Literal["all", "en"] = "all",
     exclude_contaminated: Annotated[bool, Flag] = False,
 ) -> None:
     """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it.
@@ -107,8 +107,8 @@ def data(
     """
     from stapo_training.data.prepare import prepare
 
-    options = {"language": language, "exclude_contaminated": exclude_contaminated, "revision": revision}
-    prepare(source, benchmarks, out, **options)
+    excluded = exclude_contaminated
+    prepare(source, benchmarks, out, language=language, exclude_contaminated=excluded, revision=revision)
 
 
 def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32") -> None:
