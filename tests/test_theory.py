@@ -17,7 +17,7 @@ from stapo_results.schema import Run
 from stapo_training import cli
 from stapo_training.selection.objectives import clipped_surrogate
 from stapo_training.theory import checks, formulas
-from stapo_training.theory.checks import STATEMENTS, Tally, check
+from stapo_training.theory.checks import STATEMENTS, check
 from stapo_training.theory.formulas import (
     Distributions,
     c_v,
@@ -201,12 +201,12 @@ def test_a_larger_constant_breaks_the_upper_bound(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_tally_keeps_the_worst_case_and_refuses_what_is_no_number() -> None:
-    tally = Tally(STATEMENTS["lower_bound"])
-    assert tally.row().verdict == "not run"
+    tally = STATEMENTS["lower_bound"].model_copy()
+    assert tally.closed().verdict == "not run"
     tally.add(torch.tensor([-1.0, 1e-12]), lambda i: f"first {i}")
-    assert (tally.row().verdict, tally.row().where) == ("holds", "first 1")
+    assert (tally.closed().verdict, tally.closed().where) == ("holds", "first 1")
     tally.add(torch.tensor([0.25, 0.5, 0.125]), lambda i: f"second {i}", {"x": torch.tensor([1.0, 2.0, 3.0])})
-    row = tally.row()
+    row = tally.closed()
     assert (row.verdict, row.cases, row.failures, row.largest) == ("fails", 5, 3, 0.5)
     assert (row.where, row.numbers) == ("second 1", {"x": 2.0})
     with pytest.raises(ValueError, match="third 1"):
