@@ -23,11 +23,10 @@ from stapo_results.benchmarks import read_jsonl
 from stapo_results.benchmarks.spec import normal_text
 from stapo_results.errors import BadInput
 from stapo_results.store import sha256_file
+from stapo_training.artifacts.weights import is_hub_id
 from stapo_training.data.rows import INSTRUCTION
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
@@ -86,7 +85,7 @@ def find(source: str, revision: str = "main") -> Source:
     path = Path(source)
     if path.is_file():
         return Source(path, path.name, "", sha256_file(path))
-    if path.exists() or path.suffix in (".jsonl", ".parquet") or not _HUB_ID.fullmatch(source):
+    if path.suffix in (".jsonl", ".parquet") or not is_hub_id(source):
         raise BadInput(
             "the source is not there",
             found=source,
