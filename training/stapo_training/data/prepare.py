@@ -101,15 +101,8 @@ def _written(
     }
     if not train:
         raise BadInput("no prompt is left", found=counts, next_step="check the options")
-    contaminated = {
-        "schema_version": 1,
-        "training_prompts": len(kept),
-        "matched_prompts": len(matched),
-        "excluded": exclude_contaminated,
-        "benchmarks": reports,
-    }
     store.write_atomic(out / "conflicts.jsonl", "".join(_conflict(p) for p in prompts if p.conflicting))
-    store.write_json(out / "contamination.json", contaminated)
+    store.write_json(out / "contamination.json", {"schema_version": 1, "benchmarks": reports})
     asked = [(p.problem, p.gold, p.problem_id) for p in train]
     validated = [(p.problem, str(p.answer), p.id) for p in loaded[VALIDATION].problems]
     record = DataRecord(
