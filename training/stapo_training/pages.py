@@ -146,7 +146,7 @@ def render(docs: Path) -> dict[Path, bytes]:
     records = docs.resolve().parent / "results" / "records"
     files: dict[Path, bytes] = {}
     for page, name, block in (
-        ("README.md", "methods", methods_table(records)),
+        ("methods.md", "methods", methods_table(records)),
         ("configuration.md", "defaults", defaults_table(decided())),
         ("configuration.md", "places", places_table()),
     ):
