@@ -31,7 +31,7 @@ class Decided(BaseModel):
 
     what: str
     key: str | None = None
-    """The configuration's key; None for a decision that stands in code, which `source` then names."""
+    """The configuration's key; None for a decision in code, which `source` then names."""
     given: list[str] = []
     """The overrides under which the value holds (default: STAPO on Qwen3-1.7B, 8 GPUs)."""
     value: bool | int | float | str

@@ -44,7 +44,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished.
 
     Raises:
-        BadInput: everything that stands in the way, before anything expensive starts.
+        BadInput: every failed check, before anything expensive starts.
     """
     chosen = [o for o in last_choices(overrides) if o.startswith("hardware=")]
     if set(chosen) <= {"hardware=cpu", "hardware=cpu-vllm"}:
@@ -193,7 +193,7 @@ def may_differ(key: str) -> bool:
 
 
 def foreign(name: str) -> bool:
-    """Files of a training, which must not stand in a folder without a record; a log of one's own may."""
+    """Files of a training, which must not be in a folder without a record; a user's log may."""
     return name in ("metrics.jsonl", "checkpoints")
 
 

@@ -56,7 +56,7 @@ LICENSE = "Apache-2.0"
 class Fetched(Record):
     """fetched.json. `files` are those of model/ with their SHA-256; `source_sha256` those that were converted.
 
-    source, license: older records may name another source, whose license was not looked at.
+    source, license: older records may name another source, whose license was not read.
     """
 
     model: str
