@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Decoding, parse_settings
+from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options, copies_of
-from stapo_eval.engines.requests import Key
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stapo_eval.decoding import NEUTRAL, prompt
-from stapo_eval.engines import Engine, Finished, Request
-from stapo_eval.engines.requests import Key, key_of
+from stapo_eval.engines import Engine, Finished, Key, Request, key_of
 from stapo_eval.plan import EvaluationPlan
 from stapo_eval.show import StageDisplay, Tally
 from stapo_results import store
