@@ -65,7 +65,7 @@ def prepare(
         {"source": found.name, "revision": found.revision, **options},
         seeds={},
         deterministic=True,
-        revisions={found.name: found.sha256} | {n: b.identity.golds_sha256 for n, b in loaded.items()},
+        revisions={found.name: found.sha256} | {n: b.golds_sha256 for n, b in loaded.items()},
     )
     runs.previous_of(out, run, "--out", resumes=False)  # another run is refused before the work
 
