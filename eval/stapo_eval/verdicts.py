@@ -84,7 +84,7 @@ def _judge(
     judge = asking.Judge(plan.judge.name, plan.judge.revision, plan.prompt, plan.options.judge_mode)
     questions = _questions(plan, samples, graded)
     keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge)
-    store.set_aside(path, Judgement)
+    store.repair(path, Judgement)
     known = asking.recorded(path, judge)
     done = sum(key in known for key in first)
     display.start("judge", done, len(first))
