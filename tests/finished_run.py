@@ -84,7 +84,7 @@ def _record(cell: Cell, file: Path) -> CellRecord:
     return CellRecord(
         cell=cell, n=4, temperature=temperature, top_p=top_p, max_tokens=32, scored_by="rule",
         problems=[ProblemResult(problem_id=k, verdicts=v) for k, v in VERDICTS[cell.setting].items()],
-        benchmark_rows=3, benchmark_sha256=copy.identity.golds_sha256, finish_reasons=finished, no_answer=0,
+        benchmark_rows=3, benchmark_sha256=copy.golds_sha256, finish_reasons=finished, no_answer=0,
         mean_response_tokens=5.0, engine="hf", deterministic=True, run_id="abc123", code_commit="c" * 40,
         code_dirty="", revisions=REVISIONS, miniature=True,
     )  # fmt: skip

@@ -10,29 +10,27 @@ from typing import Any
 from stapo_eval.options import listed
 from stapo_eval.show import print_table
 from stapo_results.benchmarks import (
+    FIELDS,
     HUB,
     OWN,
+    REGISTRY_FILE,
+    Benchmark,
     Rows,
+    Spec,
     check_name,
     checked,
+    describe,
     find_data_dir,
     from_file,
     from_hub,
     is_file_name,
     load,
-    problems_of,
-    write_registry,
-)
-from stapo_results.benchmarks.spec import (
-    FIELDS,
-    REGISTRY_FILE,
-    Benchmark,
-    Spec,
-    describe,
     own_entries,
     packaged,
+    problems_of,
     registry,
     shown,
+    write_registry,
 )
 from stapo_results.errors import BadInput, meant
 from stapo_results.store import write_atomic
@@ -122,9 +120,9 @@ def _write(
             refused.append(name)
             print(f"{name}: REFUSED\n{e}")
             continue
-        print(f"{path}: {benchmark.identity.rows} rows, {how}")
-        if benchmark.identity.text_variants:
-            print(_variants(name, benchmark.identity.text_variants))
+        print(f"{path}: {len(benchmark.problems)} rows, {how}")
+        if benchmark.text_variants:
+            print(_variants(name, benchmark.text_variants))
     if refused:
         raise BadInput(
             f"{len(refused)} of {len(chosen)} benchmarks were not written",
@@ -141,7 +139,7 @@ def _list(specs: dict[str, Spec], folder: Path | None) -> int:
             state = "no file"
         elif folder is not None:
             try:
-                variants = load(name, folder).identity.text_variants
+                variants = load(name, folder).text_variants
                 state = f"ok, {len(variants)} texts differ" if variants else "ok"
                 notes += [_variants(name, variants)] if variants else []
             except BadInput as e:

@@ -61,7 +61,7 @@ def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
         plan.run,
         may_differ=may_differ,
         older=lambda c: {**DEFAULTS, **c},
-        foreign=lambda name: name == "samples.jsonl",
+        foreign=["samples.jsonl"],
         advice=lambda previous, differing: (
             f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
             if all(x.startswith(_JUDGE) for x in differing)

@@ -71,7 +71,7 @@ def load_samples(plan: EvaluationPlan, *, fixed: bool = False) -> dict[Key, Samp
         BadInput: for a sample that is there twice, belongs to another run or, where they are fixed, is damaged.
     """
     path = plan.out / "samples.jsonl"
-    store.repair(path) if fixed else store.set_aside(path, Sample)
+    store.repair(path, None if fixed else Sample)
     wanted, samples = set(plan.keys()), {}
     for s in store.read(path, Sample) if path.exists() else ():
         key = key_of(s)

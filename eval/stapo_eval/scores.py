@@ -88,7 +88,7 @@ def cell_record(
         samples, verdicts: those of this cell, in the same order.
     """
     cell, benchmark, decoding, problems, n = planned
-    identity, whole = benchmark.identity, len(benchmark.problems)
+    whole = len(benchmark.problems)
     part = f"only the first {len(problems)} of {whole} problems" if len(problems) < whole else ""
     answered = [(s, v) for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"]
     lengths, (identical, by_chance) = [s.response_tokens for s, _ in answered], _identical([s for s, _ in answered])
@@ -103,10 +103,10 @@ def cell_record(
         grader=f"{plan.options.preset}, {grader_version()}",
         judge=plan.judge_text,
         problems=_problems(planned, samples, verdicts),
-        benchmark_rows=identity.rows,
-        benchmark_sha256=identity.golds_sha256,
-        variant="; ".join(x for x in (identity.variant, part) if x),
-        text_variants=len(identity.text_variants),
+        benchmark_rows=whole,
+        benchmark_sha256=benchmark.golds_sha256,
+        variant="; ".join(x for x in (benchmark.variant, part) if x),
+        text_variants=len(benchmark.text_variants),
         finish_reasons=dict(sorted(Counter(s.finish_reason for s in samples).items())),
         no_answer=sum(v.reason == "no_answer" for _, v in answered),
         mean_response_tokens=round(math.fsum(lengths) / max(1, len(lengths)), 3),

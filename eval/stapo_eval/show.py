@@ -72,7 +72,7 @@ class StageDisplay(Display):
 
     def start(self, stage: str, done: int, total: int) -> None:
         self.stage, self.first, self.began = stage, done, time.monotonic()
-        if not self.is_live:
+        if self.live is None:
             self.say(f"{self.label}: {stage}, {done} of {total} done")
         terminal.report_progress(stage, done, total)
 

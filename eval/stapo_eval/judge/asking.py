@@ -46,7 +46,7 @@ def recorded(path: Path, judge: Judge) -> dict[str, Judgement]:
 
     An engine's failure is no reply: it is left out, so that the question is put again.
     """
-    store.set_aside(path, Judgement)
+    store.repair(path, Judgement)
     if not path.exists():
         return {}
     mine = (judge.model, judge.revision, judge.prompt.sha256, judge.mode)

@@ -93,7 +93,7 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
     run = run.model_copy(update={"notes": list(source.notes)})
     log, total = o.out / FOLDER, len(tokens)
     of_step = dict(enumerate((slice(i, min(i + o.mini_batch, total)) for i in range(0, total, o.mini_batch)), 1))
-    with runs.opened(o.out, run, may_differ=_PLACES.__contains__, foreign=lambda name: name == FOLDER) as folder:
+    with runs.opened(o.out, run, may_differ=_PLACES.__contains__, foreign=[FOLDER]) as folder:
         missing = {s: m for s, m in of_step.items() if not all(f.is_file() for f in token_log.shard_files(log, s))}
         done = total - sum(m.stop - m.start for m in missing.values())
         if folder.finished and not missing:
