@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from stapo_results.token_log import LogHeader
 from stapo_training.token_log import rows as token_rows
 from stapo_training.token_log import writer as token_log_writer
 from stapo_training.token_log.rows import MiniBatch
-from stapo_training.token_log.writer import TokenLogConfig, Writer
+from stapo_training.token_log.writer import write_step
 
 HEADER = LogHeader(mode="on", selector="silence_spurious", tau_p=0.002, q=0.75, vocabulary=100, watch=(7,))
 
@@ -181,15 +180,14 @@ def part(step: int = 3, most: int = 9) -> token_rows.Part:
     return token_rows.logged(replace(two_sequences(), step=step), "full", (), most)
 
 
-def config(tmp_path: Path, **more: object) -> TokenLogConfig:
-    return TokenLogConfig.model_validate({"folder": str(tmp_path / "token_log"), **more})
+def put(run: Path, step: int, largest_gib: float = math.inf) -> None:
+    write_step(run / "token_log", step, [part(step)], HEADER, most_rows=9, largest_gib=largest_gib)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert token_log.read(tmp_path) is None
-    writer = Writer(config(tmp_path), HEADER)
     for step in (1, 2):
-        writer.put(step, [part(step)])
+        put(tmp_path, step)
     log = token_log.read(tmp_path)
     assert log is not None
     assert log.header == HEADER
@@ -200,26 +198,23 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_log_beyond_its_size_goes_on_with_counts(tmp_path: Path) -> None:
-    one = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part().rows], 9)[0], HEADER))
-    writer = Writer(config(tmp_path, largest_gib=one / 2**30), HEADER)
+    most = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part().rows], 9)[0], HEADER)) / 2**30
     for step in (1, 2):
-        writer.put(step, [part(step)])
+        put(tmp_path, step, most)
     log = token_log.read(tmp_path)
     assert log is not None
     assert (set(log.tokens["step"].to_pylist()), log.header.left_out) == ({1}, 4)
     assert set(log.histogram["step"].to_pylist()) == {1, 2}
     # a resumed run makes step 2 again, and ends in the same bytes: its own old file is not counted
     before = {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")}
-    again = Writer(config(tmp_path, largest_gib=one / 2**30), HEADER)
-    again.put(2, [part(2)])
+    put(tmp_path, 2, most)
     assert {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")} == before
 
 
 def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:
     (tmp_path / "token_log").write_text("a file where the folder should be")
-    writer = Writer(config(tmp_path), HEADER)
     with pytest.raises(RunFailed) as caught:
-        writer.put(1, [part(1)])
+        put(tmp_path, 1)
     assert str(tmp_path / "token_log") in str(caught.value)
 
 
@@ -297,34 +292,9 @@ def test_a_mini_batch_without_rare_tokens_has_no_threshold(tmp_path: Path) -> No
     assert log.tokens["tau_h"].null_count == 4
 
 
-ACTOR = SimpleNamespace(
-    use_fused_kernels=False,
-    ulysses_sequence_parallel_size=1,
-    fsdp_config=SimpleNamespace(ulysses_sequence_parallel_size=1),
-)
-
-
-@pytest.mark.parametrize(
-    ("given", "actor", "named"),
-    [
-        ({"mode": "some"}, {}, "token_log.mode"),
-        ({"most_row": 3}, {}, "token_log.most_row"),
-        ({}, {"ulysses_sequence_parallel_size": 2}, "ulysses_sequence_parallel_size"),
-        ({}, {"use_fused_kernels": True}, "use_fused_kernels"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_by_key(given: dict, actor: dict, named: str) -> None:
-    plain, other = {"mode": "on", "folder": "x"}, SimpleNamespace(**vars(ACTOR) | actor)
-    assert token_log_writer.token_log_from(plain, ACTOR).mode == "on"
-    with pytest.raises(BadInput) as caught:
-        token_log_writer.token_log_from(plain | given, other)
-    assert named in str(caught.value)
-    assert token_log_writer.token_log_from(plain | {"mode": "off"}, other).mode == "off"
-
-
-def test_the_log_stands_in_its_run() -> None:
-    inside = {"mode": "on", "folder": "runs/a/token_log"}
-    assert token_log_writer.token_log_from(inside, ACTOR, "runs/a").folder == "runs/a/token_log"
-    with pytest.raises(BadInput) as caught:
-        token_log_writer.token_log_from(inside | {"folder": "x"}, ACTOR, "runs/a")
-    assert caught.value.found == "x"
+@pytest.mark.parametrize("given", [{"mode": "some"}, {"most_row": 3}, {"folder": "x"}])
+def test_settings_that_cannot_be_are_refused_by_key(given: dict) -> None:
+    plain = {"mode": "on", "folder": "runs/a/token_log"}
+    assert token_log_writer.token_log_from(plain, "runs/a").folder == "runs/a/token_log"
+    with pytest.raises(BadInput, match=rf"token_log\.{next(iter(given))}"):
+        token_log_writer.token_log_from(plain | given, "runs/a")
