@@ -230,27 +230,23 @@ def _check(rows: Sequence[Response]) -> None:
     firsts: dict[str, Response] = {}
     seen: dict[tuple[str, int], str] = {}
     for r in rows:
+        first = firsts.setdefault(r.prompt_id, r)
+        there = seen.setdefault((r.prompt_id, r.sample), r.where)
         if (r.reward is None) != (rows[0].reward is None):
-            raise BadInput(
-                f"{r.where}: some lines have an advantage and some have none",
-                found=f"otherwise at {rows[0].where}",
-                expected="an advantage on every line, or on none",
-                next_step="complete the lines, or split the file",
-            )
-        if (first := firsts.setdefault(r.prompt_id, r)).prompt != r.prompt:
-            raise BadInput(
-                f"{r.where}: the prompt_id {r.prompt_id} stands at two prompts",
-                found=f"another prompt at {first.where}",
-                expected="one prompt an id: its responses are a group",
-                next_step="give each prompt its own prompt_id, or leave prompt_id out",
-            )
-        if (there := seen.setdefault((r.prompt_id, r.sample), r.where)) != r.where or r.sample >= MOST_SAMPLES:
-            raise BadInput(
-                f"{r.where}: a sample stands twice, or its number is too large",
-                found=f"sample {r.sample:,} of {r.prompt_id}, first at {there}",
-                expected=f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}",
-                next_step="leave out one of the lines, or the field sample",
-            )
+            what, found = "some lines have an advantage and some have none", f"otherwise at {rows[0].where}"
+            expected, next_step = "an advantage on every line, or on none", "complete the lines, or split the file"
+        elif first.prompt != r.prompt:
+            what, found = f"the prompt_id {r.prompt_id} stands at two prompts", f"another prompt at {first.where}"
+            expected = "one prompt an id: its responses are a group"
+            next_step = "give each prompt its own prompt_id, or leave prompt_id out"
+        elif there != r.where or r.sample >= MOST_SAMPLES:
+            what = "a sample stands twice, or its number is too large"
+            found = f"sample {r.sample:,} of {r.prompt_id}, first at {there}"
+            expected = f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}"
+            next_step = "leave out one of the lines, or the field sample"
+        else:
+            continue
+        raise BadInput(f"{r.where}: {what}", found=found, expected=expected, next_step=next_step)
 
 
 def set_advantages(rows: Sequence[Response]) -> None:
