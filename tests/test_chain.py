@@ -147,18 +147,6 @@ def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
     )
 
 
-def test_a_public_checkpoint_is_evaluated_as_it_was_published() -> None:
-    by = commands(asked("calibration/justrl-deepseek-1.5b", hardware="1gpu", judge="none"))
-    name = "calibration-justrl-deepseek-1.5b"
-    assert list(by) == ["benchmarks", f"eval/{name}-justrl", f"eval/{name}-sober", "calibration"]
-    assert by[f"eval/{name}-sober"] == (
-        "stapo-eval run --model hbx/JustRL-DeepSeek-1.5B --benchmarks all --settings t0.8-p0.9 --max-tokens 32768 "
-        f"--data-dir o/benchmarks --engine vllm --out o/eval/{name}-sober"
-    )
-    assert "--settings t0.7 --max-tokens 31744" in by[f"eval/{name}-justrl"]
-    assert by["calibration"].startswith("stapo-repro calibrate hbx/JustRL-DeepSeek-1.5B --from o/eval/")
-
-
 def test_every_stage_needs_only_earlier_ones() -> None:
     chain = make_stages(asked("base/qwen3-8b", "stapo/qwen3-8b", "grpo/qwen3-1.7b", seeds="0,1"))
     names = [s.name for s in chain]
@@ -211,8 +199,6 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
     lambda: asked("stapo/smollm2-135m", hardware="cpu-2nodes"), lambda: asked("stapo/mini", hardware="8gpu"),
     lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
     lambda: asked("stapo/qwen3-8b", train_env=Path("none")), lambda: asked("stapo/mini", all=True),
-    lambda: asked("calibration/x"), lambda: asked("calibration/justrl-deepseek-1.5b", steps=10),
-    lambda: asked("calibration/justrl-deepseek-1.5b", "stapo/qwen3-8b"),
     lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms=""),
     lambda: of_testbed(worlds="mixed", arms="stapo-q0.5"), lambda: of_testbed(pilot=True, long=True),
     lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),

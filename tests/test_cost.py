@@ -32,7 +32,7 @@ def test_models_are_those_that_are_trained() -> None:
         overlay = yaml.safe_load(text)
         assert overlay["run"]["model_revision"] == model["revision"]
         assert overlay["actor_rollout_ref"]["model"]["path"] == model["id"]
-    assert {m["id"] for m in models.values()} == set(KNOWN) - {"HuggingFaceTB/SmolLM2-135M-Instruct"}
+    assert {m["id"] for m in models.values()} == set(KNOWN)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A method of one's own: an overlay in a file, and a selector in another one beside it."""
+"""A user's method: an overlay in a file, and a selector in another one beside it."""
 
 import json
 import math

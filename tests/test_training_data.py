@@ -20,6 +20,7 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_training import cli
 from stapo_training.data import contamination, source
+from stapo_training.data import prepare as prepare_module
 from stapo_training.data.prepare import prepare
 from stapo_training.data.rows import DataRecord, content_sha256
 
@@ -204,21 +205,20 @@ def test_a_cached_dataset_is_read_offline_and_its_commit_recorded(tmp_path: Path
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    """A benchmark folder of our own: one problem that stands in `SOURCE` whole, one by its beginning, one not."""
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    jsonl(
-        folder / "toy.jsonl",
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A benchmark of our own in AIME24's place: `SOURCE` has one problem of it whole, one by its beginning."""
+    file = jsonl(
+        tmp_path / "toy.jsonl",
         [
             {"id": "t0", "problem": r"What is $\left(1+1\right)$?", "answer": "2"},
             {"id": "t1", "problem": LONG + " Find $a_5$.", "answer": "7"},
             {"id": "t2", "problem": "What is $1 + 10$?", "answer": "11"},
         ],
     )
-    entry = benchmarks.registry_entry(folder / "toy.jsonl", "toy", title="Toy")
-    benchmarks.write_registry(folder / "registry.yaml", {"toy": entry})
-    return folder
+    benchmarks.write_registry(tmp_path / "registry.yaml", {"toy": benchmarks.registry_entry(file, "toy", title="Toy")})
+    loaded = {"aime24": benchmarks.load("toy", tmp_path)}
+    monkeypatch.setattr(prepare_module, "_benchmarks", lambda folder: loaded)
+    return tmp_path
 
 
 SOURCE = [
@@ -230,10 +230,6 @@ SOURCE = [
     flat("What is $2+3$?", "5", id="f"),
     flat("What is $2+3$? ", "5", id="g"),
 ]
-
-
-def prepared(given: Path, toy: Path, out: Path, **options) -> DataRecord:
-    return prepare(str(given), toy, out, validation="toy", names=["toy"], **options)
 
 
 def problems(out: Path) -> list[str]:
@@ -286,7 +282,7 @@ def test_the_content_hash_is_that_of_canonical_rows() -> None:
 
 def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
     out = tmp_path / "out"
-    record = prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, out)
+    record = prepare(str(jsonl(tmp_path / "set.jsonl", SOURCE)), toy, out)
     assert record.counts == {
         "distinct": 5, "copies_dropped": 2, "conflicts_dropped": 1, "language_dropped": 0, "contaminated": 2,
         "contaminated_dropped": 0}  # fmt: skip
@@ -299,7 +295,7 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
         "extra_info": {"split": "train", "index": 3, "problem_id": source.Prompt("What is $2+3$?", 0, "").problem_id},
     }
     assert pq.read_table(out / "val.parquet").to_pylist()[1] == {
-        "data_source": "toy",
+        "data_source": "aime24",
         "prompt": [{"role": "user", "content": LONG + " Find $a_5$." + BOXED}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "7"},
@@ -308,7 +304,7 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
     (conflict,) = [json.loads(x) for x in (out / "conflicts.jsonl").read_text().splitlines()]
     assert conflict["golds"] == [{"gold": "2", "row": 2}, {"gold": "3", "row": 3}]
     assert conflict["problem"] == "Name a prime."
-    report = json.loads((out / "contamination.json").read_text())["benchmarks"]["toy"]
+    report = json.loads((out / "contamination.json").read_text())["benchmarks"]["aime24"]
     assert (report["contaminated"], report["whole"], report["prefix"]) == (2, 1, 1)
     assert [(m["problem_id"], m["kind"], m["rows"][0]["source_id"]) for m in report["matches"]] == [
         ("t0", "whole", "a"), ("t1", "prefix", "e")]  # fmt: skip
@@ -319,46 +315,46 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
 
 def test_contaminated_prompts_and_other_languages_are_left_out_when_asked(tmp_path: Path, toy: Path) -> None:
     given = jsonl(tmp_path / "set.jsonl", SOURCE)
-    record = prepared(given, toy, tmp_path / "out", exclude_contaminated=True, language="en")
+    record = prepare(str(given), toy, tmp_path / "out", exclude_contaminated=True, language="en")
     assert problems(tmp_path / "out") == ["What is $2+3$?"]
     assert (record.counts["language_dropped"], record.counts["contaminated_dropped"]) == (1, 2)
-    assert record.contamination == {"toy": 2}
+    assert record.contamination == {"aime24": 2}
     with pytest.raises(BadInput, match="no prompt is left"):
-        prepared(jsonl(tmp_path / "one.jsonl", SOURCE[:1]), toy, tmp_path / "none", exclude_contaminated=True)
-    assert not (tmp_path / "none").exists()
+        prepare(str(jsonl(tmp_path / "one.jsonl", SOURCE[:1])), toy, tmp_path / "none", exclude_contaminated=True)
+    assert not (tmp_path / "none" / "data.json").exists()
 
 
 def test_form_and_writer_of_the_source_do_not_change_the_content(tmp_path: Path, toy: Path) -> None:
     wrapped = [hub(PREFIX + r["problem"] + SUFFIX, r["answer"]) for r in SOURCE] * 3
     records = [
-        prepared(path, toy, tmp_path / path.stem)
+        prepare(str(path), toy, tmp_path / path.stem)
         for path in (jsonl(tmp_path / "a.jsonl", SOURCE), jsonl(tmp_path / "b.jsonl", wrapped),
                      parquet(tmp_path / "c.parquet", wrapped), parquet(tmp_path / "d.parquet", SOURCE))
     ]  # fmt: skip
     assert {r.train.content_sha256 for r in records} == {records[0].train.content_sha256}
     assert [r.source.rows for r in records] == [7, 21, 21, 7]
-    again = prepared(tmp_path / "a" / "train.parquet", toy, tmp_path / "again")
+    again = prepare(str(tmp_path / "a" / "train.parquet"), toy, tmp_path / "again")
     assert again.train == records[0].train
 
 
 def test_a_folder_of_other_options_or_with_other_files_is_refused(tmp_path: Path, toy: Path) -> None:
     given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    prepared(given, toy, out)
+    prepare(str(given), toy, out)
     with pytest.raises(BadInput) as e:
-        prepared(given, toy, out, language="en")
+        prepare(str(given), toy, out, language="en")
     assert e.value.found == "language: 'all' there, 'en' now"
     with pytest.raises(BadInput) as e:
-        prepared(jsonl(given, SOURCE[:-1]), toy, out)
+        prepare(str(jsonl(given, SOURCE[:-1])), toy, out)
     assert "revision set.jsonl" in str(e.value.found)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("x")
     with pytest.raises(BadInput, match=r"thesis\.tex"):
-        prepared(given, toy, tmp_path / "other")
+        prepare(str(given), toy, tmp_path / "other")
 
 
-def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> None:
+def test_missing_benchmarks_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"aime24\.jsonl, aime25\.jsonl, amc23\.jsonl"):
-        prepare(str(jsonl(tmp_path / "set.jsonl", SOURCE)), toy, tmp_path / "out")
+        prepare(str(jsonl(tmp_path / "set.jsonl", SOURCE)), tmp_path, tmp_path / "out")
 
 
 # ---- the real files

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import tyro
 
@@ -120,6 +120,31 @@ def grade(
     return 0
 
 
+def known(
+    source: tyro.conf.Positional[str],
+    clone: str = "",
+    data_dir: str = "",
+    out: str = "results/records/known",
+    presets: tuple[Preset, ...] = get_args(Preset),
+) -> int:
+    """Recompute published scores from public responses: by the rule they were published by, and by each preset.
+
+    Args:
+        source: skythought, evalchemy, prime, or a YAML file of another (eval/stapo_eval/known.yaml shows how).
+        clone: Folder with a git clone of the source's repository; if empty, its commit is fetched from GitHub.
+        data_dir: Directory with the benchmarks' files; if empty, $STAPO_DATA_DIR, else the hub.
+        out: Folder for the record, SOURCE.json; it holds counts and hashes, and no response.
+        presets: Rule graders to grade by, beside `ours`.
+    """
+    from stapo_eval.known import recompute
+    from stapo_eval.show import print_known
+
+    began = time.perf_counter()
+    print_known(recompute(source, clone, data_dir, out, presets))
+    print(f"{duration(time.perf_counter() - began)}; the record is in {out}")
+    return 0
+
+
 def compare(
     first: tyro.conf.Positional[Path], second: tyro.conf.Positional[Path], benchmarks: str = "", out: str = ""
 ) -> int:
@@ -187,7 +212,7 @@ def bench(
     return 0
 
 
-_COMMANDS = {f.__name__: f for f in (run, grade, judge, compare, benchmarks, export, bench)}
+_COMMANDS = {f.__name__: f for f in (run, grade, judge, known, compare, benchmarks, export, bench)}
 
 
 def main(args: list[str] | None = None) -> int:

@@ -146,34 +146,6 @@ def audit(table: Path | None = None) -> int:
     return 0
 
 
-def calibrate(
-    model: tyro.conf.Positional[str] = "",
-    runs: Annotated[tuple[Path, ...], tyro.conf.arg(name="from", metavar="RUN ...")] = (),
-    out: Path | None = None,
-) -> int:  # fmt: skip
-    """Check the harness against known numbers: our scores of a public checkpoint beside its published ones.
-
-    Intervals count both sides' noise; each pair has a verdict.
-
-    Args:
-        model: A public checkpoint, as hbx/JustRL-DeepSeek-1.5B or JustRL-DeepSeek-1.5B; an unknown one lists those
-            that are known.
-        runs: Folders of finished evaluations of it, or of their records. Default: none, its published results alone.
-        out: Folder for calibration.md and calibration.json. Default: the table is printed only.
-    """
-    from stapo_repro import calibrate
-    from stapo_results.store import write_atomic, write_json
-
-    _check_out(out)
-    found = calibrate.calibration(model, runs)
-    page = calibrate.to_markdown(found)
-    print(page)
-    if out:
-        write_atomic(out / "calibration.md", page)
-        write_json(out / "calibration.json", found)
-    return 0
-
-
 def gpu_check(cpu: bool = False, out: Path = Path("runs/gpu-check")) -> int:
     """The suite's own commands on this machine's GPU, small: what passed, and a record to send back.
 
@@ -189,7 +161,7 @@ def gpu_check(cpu: bool = False, out: Path = Path("runs/gpu-check")) -> int:
 _OF_THE_DRIVER = (request.miniature, request.of_testbed, request.run)
 _COMMANDS = {
     f.__name__.removeprefix("of_").replace("_", "-"): f
-    for f in (tables, figures, audit, report, *_OF_THE_DRIVER, collect, tokens, calibrate, gpu_check)
+    for f in (tables, figures, audit, report, *_OF_THE_DRIVER, collect, tokens, gpu_check)
 }
 
 

@@ -15,8 +15,6 @@ ARMS: dict[str, str] = {  # of the testbed, in every world
 # the masks over rare tokens of correct responses; 20-Entropy, which leaves out four fifths of all tokens, is none
 RARE_TOKEN_MASKS = ("justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo-per-response", "stapo")
 BASE = "base"
-CALIBRATION = "calibration"  # a public checkpoint, as the driver's method
-NOT_TRAINED = (BASE, CALIBRATION)
 BEYOND: dict[str, str] = {
     "grpo-nokl": "GRPO without KL",
     "dapo": "DAPO",

@@ -20,8 +20,9 @@ from stapo_repro.table import build, write
 from stapo_repro.testbed import claims
 from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER
+from stapo_repro.text import code_shown, grid
 from stapo_repro.tokens import readers, tables
-from stapo_results import generated
+from stapo_results import generated, known
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
@@ -30,6 +31,11 @@ from stapo_results.store import read_json
 ExperimentName = Literal["main", "testbed"]
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
+_KNOWN = """Public responses with published scores, graded again by `stapo-eval known`
+([how](../../docs/evaluation.md#known-scores)). Scores are means over models, in percent, on the problems that are ours
+too: by the source's verdicts, then by our presets against our own gold answers. "To the digit": how many published
+scores the source's rule, restated here, gives. "Ours alone", "source alone": responses that one side alone calls
+right."""
 
 
 def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:
@@ -66,6 +72,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
         if not out:
             texts["audit.md"] = audit.page()
+            texts["known.md"] = _known_scores()
             readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
             generated.renew(files, readme, "table", write.readme_block(table))
             generated.renew(files, readme, "times", collect.page_block(_RECORDS, "miniature", "miniature"))
@@ -75,6 +82,19 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         value = load_testbed(records)
         texts |= {"testbed.md": testbed.to_markdown(value), "testbed.json": testbed.to_json(value)}
     return files | {folder / name: text.encode() for name, text in texts.items()}
+
+
+def _known_scores() -> str:
+    """The page of the published scores that were recomputed."""
+    lines = ["# Published scores, recomputed", "", _KNOWN, ""]
+    for path in sorted((_RECORDS / "known").glob("*.json")):
+        found = read_json(path, known.KnownScores)
+        code = code_shown(found.code_commit, bool(found.code_dirty))
+        made = f"Record: [known/{path.name}](../records/known/{path.name}), code {code}."
+        lines += [f"## {found.source}", "", *(f"- {note}" for note in (*known.notes(found), made)), ""]
+        for head, *rows in (known.scores(found), known.causes(found)):
+            lines += [*grid(head, rows), ""]
+    return "\n".join(lines)
 
 
 def _experiment(records: Sequence[Path]) -> dict[str, Group]:

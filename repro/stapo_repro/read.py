@@ -71,7 +71,7 @@ class TrainingRun:
 
 
 def _content_hash(record: CellRecord) -> str:
-    # without what stands at its default: a field that later records may have changes no earlier record's hash
+    # without what has its default: a field that later records may have changes no earlier record's hash
     content = record.model_copy(update={"run_id": ""}).model_dump(mode="json", exclude_defaults=True)
     return hashlib.sha256(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
@@ -197,11 +197,11 @@ def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
 def read_steps(path: Path) -> list[StepMetrics]:
     """The steps of a metrics.jsonl, in order. Of a step that was made anew the last attempt counts.
 
-    A line that stands twice counts once, and stderr says so.
+    A duplicate line counts once, and stderr says so.
 
     Raises:
-        RecordError: with file and line, for a broken line, and for a step that stands twice with one attempt and other
-            values, or whose attempts go back.
+        RecordError: with file and line, for a broken line, for a step with one attempt and two values, and for
+            attempts that go back.
     """
     last: dict[int, tuple[int, StepMetrics]] = {}
     twice: list[int] = []

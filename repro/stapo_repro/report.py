@@ -156,7 +156,7 @@ def _cell(c: Loaded, runs: list[dict[str, Any]], responses: Responses, page: Pat
 
 
 def choose(records: Sequence[CellRecord], most: int) -> dict[Key, str]:
-    """The samples to show -> the letter that the record has for each; no response is looked at.
+    """The samples to show -> the letter that the record has for each; no response is read.
 
     Of each cell sample 0 of its problems in their order, then sample 1; the cells take turns until there are `most`.
     """

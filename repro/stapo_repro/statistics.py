@@ -16,7 +16,7 @@ from scipy.special import nctdtr, ndtri, stdtr, stdtrit
 from scipy.stats import rankdata
 
 from stapo_results.resampling import LEVEL, uniform_indices
-from stapo_results.statistics import Interval, interval, matrix
+from stapo_results.statistics import Interval
 
 POWER = 0.8
 ALPHA = 0.05
@@ -112,34 +112,6 @@ def tost_p(found: Interval, margin: float) -> float:
     if found.se == 0:
         return 0.0 if abs(found.mean) < margin else 1.0
     return float(stdtr(found.df, (abs(found.mean) - margin) / found.se))
-
-
-def against_printed(scores_QN: ArrayLike, printed: float, n: int, sd: float | None = None) -> Interval:
-    """Our score minus one of which only a number is printed, on the same fixed problems.
-
-    What is random is the sampling of answers alone: the variance of avg@N is sum_q v_q / (N Q^2), v_q the unbiased
-    variance of problem q's samples. Its degrees of freedom are Satterthwaite's, so a problem that is always right or
-    always wrong adds none.
-
-    Args:
-        scores_QN: ours (Q, N); NaN, or N = 1, leaves the difference without an interval.
-        n: their samples a problem; 0 is not known, and leaves the difference without an interval.
-        sd: the printed standard deviation over n seeds, each with one sample a problem. Without one (or at 0) their
-            variance is the most that it can be, v (1 - v) / (n Q): v is the printed value, one sample away from 0 and 1
-            at least. Problems that are not alike only lower it.
-    """
-    scores = matrix(scores_QN)
-    problems, samples = scores.shape
-    ours = [(float(v) / samples / problems**2, samples - 1) for v in scores.var(axis=1, ddof=min(1, samples - 1))]
-    size = n * problems
-    if samples < 2 or not size:
-        theirs = (math.nan, math.nan)
-    elif sd and n > 1:
-        theirs = (sd**2 / n, n - 1)
-    else:
-        v = min(max(printed, 1 / size), 1 - 1 / size)
-        theirs = (v * (1 - v) / size, math.inf)
-    return interval(float(scores.mean()) - printed, [*ours, theirs])
 
 
 def rank_correlation(x_N: ArrayLike, y_N: ArrayLike, cluster_N: ArrayLike) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ from typing import Any
 from stapo_results.errors import BadInput
 
 # Facts of hub models, so that a run is planned where the hub cannot be reached: model_facts.json, the values of each
-# model's config.json on the hub (SmolLM2's: of the GGUF file that `stapo-train fetch` takes).
+# model's config.json on the hub.
 KNOWN: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "model_facts.json").read_text())
 
 # Dense decoders with RMSNorm and SwiGLU: (biases of q, k and v; norms of q and k)

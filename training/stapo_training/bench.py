@@ -5,7 +5,7 @@ same weights, JustRL's among them, one after the other in each repeat.
 
 What a correction costs depends on how many candidates there are and how far the threshold moves between mini-batches.
 The share of candidates is set by tau_p: moving tau_p is the same as shifting every log-probability by a constant. The
-drift is that of the optimizer's steps, whose learning rate is one of the sizes; its effect is in the record.
+drift is that of the optimizer's steps, whose learning rate is one of the sizes.
 """
 
 from __future__ import annotations
@@ -43,21 +43,18 @@ class Sizes:
 
 
 QUICK = Sizes(hidden=64, layers=2, vocabulary=512, response_tokens=24, checkpointing=(False,), repeats=1)
-HEAD = ("way of selecting", "gradient checkpointing", "update / JustRL's (spread)", "step / JustRL's")
-HEAD += ("candidates", "run again", "guess off by, nats")
 
 
 def bench(out: Path, repeats: int, *, quick: bool) -> None:
     """Measure, print the table, write run.json and bench.json to `out`. quick: small sizes, once."""
     sizes = QUICK if quick else replace(Sizes(), repeats=repeats)
     found = benching.record(out, "training", asdict(sizes), "justrl", lambda: _measure(sizes))
-    cells = []
-    for r in found.rows:
-        v, checkpointing = r.values, "yes" if r.labels["checkpointing"] == "true" else "no"
-        shares = f"{v['candidate_share']:.2%}", f"{v['redone_share']:.2%}"
-        cells.append([r.name, checkpointing, benching.spread(r), f"{v['step_ratio']:.3f}", *shares])
-        cells[-1].append(f"{v['threshold_drift']:.1e}")
-    print(benching.text([list(HEAD), *cells]))
+    head = ["way of selecting", "gradient checkpointing", "update / JustRL's (spread)", *found.rows[0].values]
+    rows = [
+        [r.name, r.labels["checkpointing"], benching.spread(r), *map("{:.4g}".format, r.values.values())]
+        for r in found.rows
+    ]
+    print(benching.text([head, *rows]))
 
 
 def _measure(sizes: Sizes) -> tuple[list[BenchRow], dict[str, str]]:
@@ -140,8 +137,8 @@ def _ways(sizes: Sizes, sequences: list[dict[str, Any]]) -> dict[str, dict[str, 
 def _timed(
     sizes: Sizes, folder: str, sequences: list[dict[str, Any]], checkpointing: bool, sampling_seconds: float
 ) -> list[BenchRow]:
-    """values: redone_share, of the tokens, were run again; threshold_drift, the largest distance of a guessed threshold
-    from the true one in nats; ppo_kl, veRL's of the last mini-batch, without its sign."""
+    """values: step_ratio of the whole step to JustRL's; of the tokens the candidates, and those that were run again;
+    threshold_drift, the largest distance of a guessed threshold from the true one in nats."""
     import torch
 
     from stapo_training.methods import SelectorConfig
@@ -184,16 +181,12 @@ def _timed(
     rest, rows = sampling_seconds + old_seconds, []
     for name, own in seconds.items():
         logged = repeats[0][name][1]
-        redone = [x for r in repeats for x in r[name][1].get("selector/redone_share", [])]
-        kl, tokens = logged["actor/ppo_kl"], sum(logged.get("selector/tokens", []))
+        redone, tokens = logged.get("selector/redone_share", [0.0]), sum(logged.get("selector/tokens", [1]))
         values = {
             "step_ratio": (rest + min(own)) / (rest + min(seconds["justrl"])),
-            "candidate_share": sum(logged.get("selector/candidate_tokens", [])) / tokens if tokens else 0.0,
+            "candidate_share": sum(logged.get("selector/candidate_tokens", [0])) / tokens,
+            "redone_share": sum(redone) / len(redone),
             "threshold_drift": max(logged.get("selector/guess_error", [0.0])),
-            "ppo_kl": abs(float(kl[-1] if isinstance(kl, list) else kl)),
-            "redone_share": sum(redone) / len(redone) if redone else 0.0,
-            "sampling_seconds": sampling_seconds,
-            "old_log_prob_seconds": old_seconds,
         }
         labels = {"checkpointing": str(checkpointing).lower()}
         rows.append(benching.timed_row(name, own, seconds["justrl"], labels=labels, values=values))

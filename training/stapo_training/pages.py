@@ -1,4 +1,4 @@
-"""The generated parts of the documentation: decided defaults, what each method, size and machine resolves to.
+"""The generated parts of the documentation: methods, decided defaults, what each size and machine resolves to.
 
 `stapo-train configs` writes them, `--check` and the tests compare them. Values come from composed configurations
 (`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error).
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_results.sizes import SMALL
-from stapo_training.methods import rows, selector_from
+from stapo_training.methods import rows
 from stapo_training.run import configuration
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
@@ -31,7 +31,7 @@ class Decided(BaseModel):
 
     what: str
     key: str | None = None
-    """The configuration's key; None for a decision that stands in code, which `source` then names."""
+    """The configuration's key; None for a decision in code, which `source` then names."""
     given: list[str] = []
     """The overrides under which the value holds (default: STAPO on Qwen3-1.7B, 8 GPUs)."""
     value: bool | int | float | str
@@ -50,15 +50,17 @@ def place(size: str, hardware: str) -> list[str]:
     return [f"size={size}", f"hardware={hardware}"]
 
 
-NOT_MADE_FOR = {(SMALL, "64gpu")}
-"""A mini-batch of 16 responses has no 64 parts."""
 PAPER_PLACE = place("qwen3-1.7b", "8gpu")
 
 
 def made_for() -> list[tuple[str, str]]:
-    """Every size with every machine that it is made for."""
+    """Every size with every machine that it is made for: the paper's with GPUs, the others with all.
+
+    The small model's mini-batch of 16 responses has no 64 parts.
+    """
     sizes, machines = configuration.choices("size"), configuration.choices("hardware")
-    return [(s, h) for s in sizes for h in machines if (s, h) not in NOT_MADE_FOR]
+    places = [(s, h) for s in sizes for h in machines if h.endswith("gpu") or not s.startswith("qwen3")]
+    return [p for p in places if p != (SMALL, "64gpu")]
 
 
 def _text(value: Any) -> str:
@@ -104,45 +106,17 @@ def defaults_table(rows: list[Decided]) -> str:
     return _table(shown)
 
 
-def method_row(config: Any) -> dict[str, str]:
-    """What makes the method of a configuration: nothing here may depend on size or machine."""
-    actor, selector = config.actor_rollout_ref.actor, config.actor_rollout_ref.selector
-    loss = actor.policy_loss
-    extra = {
-        "sapo": f" tau {actor.tau_pos:g}/{actor.tau_neg:g}",
-        "clip_cov": f" share {loss.clip_cov_ratio:g}, {loss.clip_cov_lb:g} to {loss.clip_cov_ub:g}",
-        "lp_reg": f" min-p {config.actor_rollout_ref.proxy.min_p:g}, lowest {config.actor_rollout_ref.proxy.lowest:g}, "
-        f"weight {loss.ppo_kl_coef:g}",
-        "kl_cov": f" share {loss.kl_cov_ratio:g}, weight {loss.ppo_kl_coef:g}",
-    }.get(loss.loss_mode, "")
-    forms = {"tau_p": "p < {:g}", "q": "q {:g}", "share": "{:g}"}
-    values = selector_from(selector).parameters
-    parameters = " " * bool(values) + ", ".join(forms.get(k, k + " {:g}").format(v) for k, v in values.items())
-    clip = f"{actor.clip_ratio_low:g} / {actor.clip_ratio_high:g}"
-    dual = "off" if actor.clip_ratio_c >= 1e9 else f"{actor.clip_ratio_c:g}"
-    where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}"
-    return {
-        "loss": loss.loss_mode + extra,
-        "clip low / high": "none" if loss.loss_mode in ("sapo", "kl_cov") else clip,
-        "dual clip": dual if loss.loss_mode == "vanilla" else "none",
-        "aggregation": actor.loss_agg_mode,
-        "KL": f"{actor.kl_loss_type} {actor.kl_loss_coef:g}" if actor.use_kl_loss else "none",
-        "selector": selector.name + parameters,
-        "statistics": where,
-        "reward manager": config.reward.reward_manager.name,
-    }
-
-
 def place_row(config: Any) -> dict[str, str]:
     """What a size on a machine decides: nothing here may depend on the method."""
     a = config.actor_rollout_ref
     fsdp, ranks = a.actor.fsdp_config, config.trainer.nnodes * config.trainer.n_gpus_per_node
     state = "host" if fsdp.offload_policy else "host while sampling" if fsdp.param_offload else "card"
-    mini = a.actor.ppo_mini_batch_size
+    mini, packed = a.actor.ppo_mini_batch_size, f"{a.actor.ppo_max_token_len_per_gpu:,} tokens"
     return {
         "ranks": f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device}",
         "prompts x responses": f"{config.data.train_batch_size} x {a.rollout.n}",
         "mini-batch, prompts (sequences)": f"{mini} ({mini * a.rollout.n // ranks} a rank)",
+        "micro-batch": packed if a.actor.use_dynamic_bsz else f"{a.actor.ppo_micro_batch_size_per_gpu} sequences",
         "prompt + response tokens": f"{config.data.max_prompt_length:,} + {config.data.max_response_length:,}",
         "lr": f"{a.actor.optim.lr:g}, warm-up {a.actor.optim.lr_warmup_steps}",
         "steps": _text(config.run.steps),
@@ -155,39 +129,9 @@ def place_row(config: Any) -> dict[str, str]:
     }
 
 
-def batching(config: Any) -> str:
-    """How a rank's mini-batch is split: the one setting that depends on method, size and machine together."""
-    actor = config.actor_rollout_ref.actor
-    if actor.use_dynamic_bsz:
-        return f"packed to {actor.ppo_max_token_len_per_gpu:,} tokens"
-    n = actor.ppo_micro_batch_size_per_gpu
-    return f"{n} sequence{'s' if n > 1 else ''}"
-
-
-def resolved_block() -> str:
-    """Of docs/configuration.md: one table of methods, one of sizes and machines, one of micro-batches."""
-    methods = configuration.choices("method")
-    by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
-    by_place = {(s, h): compose(place(s, h)) for s, h in made_for()}
-    tightest = place("qwen3-14b", "8gpu")  # where the fewest tokens fit a method may ask for more
-    usual = batching(compose(tightest))
-    own = [m for m in methods if batching(compose([f"method={m}", *tightest])) != usual]
-    places = [({"size": s, "hardware": h}, c) for (s, h), c in by_place.items()]
-    micro = [
-        here
-        | {"every other method": batching(c)}
-        | {m: batching(compose([f"method={m}", *place(*here.values())])) for m in own}
-        for here, c in places
-    ]
-    parts = [
-        "### Methods (the same on every size and machine)",
-        _table([{"method": m} | method_row(c) for m, c in by_method.items()]),
-        "### Sizes and machines (the same for every method)",
-        _table([here | place_row(c) for here, c in places]),
-        "### Micro-batches",
-        _table(micro),
-    ]
-    return "\n\n".join(parts) + "\n"
+def places_table() -> str:
+    """What each size on each of its machines resolves to."""
+    return _table([{"size": s, "hardware": h} | place_row(compose(place(s, h))) for s, h in made_for()])
 
 
 def methods_table(records: Path) -> str:
@@ -202,9 +146,9 @@ def render(docs: Path) -> dict[Path, bytes]:
     records = docs.resolve().parent / "results" / "records"
     files: dict[Path, bytes] = {}
     for page, name, block in (
-        ("README.md", "methods", methods_table(records)),
+        ("methods.md", "methods", methods_table(records)),
         ("configuration.md", "defaults", defaults_table(decided())),
-        ("configuration.md", "resolved", resolved_block()),
+        ("configuration.md", "places", places_table()),
     ):
         generated.renew(files, docs / page, name, block)
     return files

@@ -122,7 +122,7 @@ def _row_of_equations(text: str) -> str:
 def clean(text: str) -> str:
     r"""The text without boxes, delimiters, sizes and spacing commands.
 
-    `\deg` stands for degrees, `\usd` for dollars, U+E000 for a comma that can only set thousands apart.
+    `\deg` is degrees, `\usd` for dollars, U+E000 for a comma that can only set thousands apart.
     """
     text = strip_boxes(unify(text).strip())
     if m := _MARKDOWN.fullmatch(text):

@@ -106,7 +106,7 @@ class Unit:
 
     @property
     def is_any(self) -> bool:
-        """Whether it is the word "units", which stands for any unit, of size 1."""
+        """Whether it is the word "units", which is any unit, of size 1."""
         return {name for name, _ in self.dimensions} == {"unit"}
 
 

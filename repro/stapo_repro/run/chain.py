@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from stapo_repro import calibrate, labels, paper, read
+from stapo_repro import labels, paper, read
 from stapo_repro.run import checks, engine
 from stapo_repro.run.cost import MACHINES, budget
 from stapo_repro.run.engine import Stage
@@ -64,17 +64,14 @@ def make_stages(r: Request) -> list[Stage]:
     inputs, trainings = _inputs(r), [_training(r, m) for m in r.trained]
     judged = r.models if r.part != "long" else ()  # of long runs only what they log is asked for
     exports = [_export(r, m) for m in judged if not m.is_base]
-    evaluations = [s for m in judged for s in _evaluations(r, m, inputs)]
+    evaluations = [_evaluation(r, m, inputs) for m in judged]
     made = [*trainings, *exports, *evaluations]
     if r.experiment in ("testbed", "small"):  # hours: model by model, so that what is there can be read
         place = {m.name: i for i, m in enumerate(r.models)}
         made.sort(key=lambda s: place[s.name.partition("/")[2]])
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     of = "testbed" if r.experiment == "testbed" else "main"
-    if r.experiment == "calibration":
-        checkpoint = calibrate.load()["checkpoints"][r.models[0].size]["id"]
-        made.append(_page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in evaluations)))
-    elif r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
+    if r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
         made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
     if r.experiment in HARDWARE:
         stapo = [m.name for m in r.trained if m.method == "stapo"]
@@ -162,21 +159,13 @@ def _export(r: Request, m: Model) -> Stage:
     return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
 
 
-def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
-    """A model at both settings; a public checkpoint at each setting at which it was published.
-
-    The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
-    """
+def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
+    """A model at both settings."""
     needs, benchmarks = [] if m.is_base else [f"export/{m.name}"], "all"
-    asked: list[tuple[str, list[str]]] = [("", ["both"])]
     if not m.is_base:
         model = ["--model", f"{r.out / 'models' / m.name}"]
     elif r.on_cpu:
         model = ["--model", f"{_base(r, m.size) / 'model'}"]
-    elif m.method == labels.CALIBRATION:
-        model = ["--model", calibrate.load()["checkpoints"][m.size]["id"]]
-        points = calibrate.points_of(model[1])
-        asked = [(f"-{source}", [setting, "--max-tokens", f"{limit}"]) for source, (setting, limit) in points.items()]
     else:
         known = budget()["models"][m.size]
         model = ["--model", known["id"], "--revision", known["revision"], "--method", m.method, "--size", m.size,
@@ -194,13 +183,10 @@ def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
     else:
         how, data = _engine(r, m.size), r.data_dir or r.out / "benchmarks"
         needs += [s.name for s in inputs if s.name != "data"]
-    stages = []
-    for ending, settings in asked:
-        folder = r.out / "eval" / f"{m.name}{ending}"
-        command = [r.programs[1], "run", *model, "--benchmarks", benchmarks, "--settings", *settings]
-        command += ["--data-dir", f"{data}", *how, "--out", f"{folder}"]
-        stages.append(_of_run(r, f"eval/{folder.name}", command, folder, needs, "cells"))
-    return stages
+    folder = r.out / "eval" / m.name
+    command = [r.programs[1], "run", *model, "--benchmarks", benchmarks, "--settings", "both"]
+    command += ["--data-dir", f"{data}", *how, "--out", f"{folder}"]
+    return _of_run(r, f"eval/{folder.name}", command, folder, needs, "cells")
 
 
 def _engine(r: Request, size: str) -> list[str]:

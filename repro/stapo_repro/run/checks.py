@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stapo_repro import calibrate, labels
 from stapo_repro.paper import checkout
 from stapo_repro.read import APART
 from stapo_repro.run import cost, engine
@@ -56,11 +55,7 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
         f"train/{m.name}": cost.training(m.method, m.size, machine, r.steps, r.keep_checkpoints) for m in r.trained
     }
     for m in judged:
-        if m.method == labels.CALIBRATION:
-            for source, (_, limit) in calibrate.points_of(calibrate.load()["checkpoints"][m.size]["id"]).items():
-                found[f"eval/{m.name}-{source}"] = cost.evaluation(m.method, m.size, machine, 1, limit)
-        else:
-            found[f"eval/{m.name}"] = cost.evaluation(m.method, m.size, machine, len(SETTINGS))
+        found[f"eval/{m.name}"] = cost.evaluation(m.method, m.size, machine, len(SETTINGS))
     return found
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stapo_repro import calibrate, labels, paper
+from stapo_repro import labels, paper
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import Run
@@ -53,9 +53,7 @@ def setting(name: str) -> int:
 
 
 def shape_of(size: str) -> Shape:
-    """Of one of the paper's models, or of a public checkpoint that the driver evaluates."""
-    if public := calibrate.load()["checkpoints"].get(size):
-        return shape_from(public["config"], public["id"])
+    """Of one of the paper's models."""
     known = budget()["models"][size]["id"]
     return shape_from(KNOWN[known], known)
 
@@ -111,7 +109,8 @@ def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
         train = run.kind == "train"
         c = (run.config.get("run") or {}) if train else run.config
         whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
-        if run.status == "done" and run.wall_seconds and whole and has_base(c.get("size") or ""):
+        once = run.status == "done" and not run.resumptions  # a second start counts twice
+        if once and run.wall_seconds and whole and has_base(c.get("size") or ""):
             key = run.kind, c.get("method") or "", c["size"]
             found[key].append(run.wall_seconds / (c["steps"] if train else 1))
     return found
@@ -149,18 +148,14 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     return Estimate(seconds * steps / 3600, machine.gpus, disk, basis)
 
 
-def evaluation(method: str, size: str, machine: Machine, settings: int, limit: int | None = None) -> Estimate:
-    """The evaluation of a model at the paper's benchmarks and so many settings, with the judge. The weights of a base
-    model, and of a public checkpoint, are fetched for it.
-
-    Args:
-        limit: longest response in tokens. Default: the paper's.
-    """
+def evaluation(method: str, size: str, machine: Machine, settings: int) -> Estimate:
+    """The evaluation of a model at the paper's benchmarks and so many settings, with the judge; a base model is
+    fetched for it."""
     judge, known_as = budget()["judge"], registry()
     count = sum(known_as[b].rows * known_as[b].samples for b in labels.PAPER_BENCHMARKS) * settings
-    shape, lengths = shape_of(size), throughput.lengths_of(limit or setting("evaluation_limit"))
+    shape, lengths = shape_of(size), throughput.lengths_of(setting("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
-    disk += EXPORT * shape.parameters / GIB if method in labels.NOT_TRAINED else 0.0
+    disk += EXPORT * shape.parameters / GIB if method == labels.BASE else 0.0
     sampling = Sampling(shape, count, lengths, machine.tensor_parallel(size))
     generating = sampling.seconds(CARDS[machine.card], machine.gpus)
     asked = 2 * judge["parameters"] * count * judge["question_tokens"]

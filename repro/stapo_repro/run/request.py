@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from stapo_repro import calibrate, labels
+from stapo_repro import labels
 from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
 from stapo_repro.testbed import plan
 from stapo_results.errors import BadInput, meant, near_name
 from stapo_results.sizes import MINI, SMALL
 
-Experiment = Literal["miniature", "small", "testbed", "cells", "calibration"]
+Experiment = Literal["miniature", "small", "testbed", "cells"]
 Seeds = Annotated[str | None, tyro.conf.arg(help="Training seeds, such as 0,1,4. Default: 0.")]
 DryRun = Annotated[
     bool, tyro.conf.arg(help="Print each stage with its command, hours and disk; make every check; start nothing.")
@@ -34,7 +34,6 @@ HARDWARE: dict[str, Collection[str]] = {"miniature": ("cpu", "cpu-2nodes"), "sma
 _OPTIONS: dict[str, Collection[str]] = {
     "miniature": ("seeds", "steps"),
     "small": ("seeds", "steps"),
-    "calibration": ("data_dir", "ray_address", "judge", "eval_env"),
 }
 """Options of an experiment; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
@@ -55,7 +54,7 @@ class Model:
 
     @property
     def is_base(self) -> bool:
-        return self.method in labels.NOT_TRAINED
+        return self.method == labels.BASE
 
     @property
     def name(self) -> str:
@@ -96,7 +95,7 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.resolve())
-        if self.steps < (self.experiment != "calibration"):
+        if self.steps < 1:
             raise BadInput("a training has steps", found=f"--steps {self.steps}", next_step="--steps 1")
 
     @property
@@ -127,12 +126,11 @@ def run(
 
     Args:
         cells: Of the miniature, of the small model (once `stapo-train fetch` has fetched it), or of the paper's models.
-            calibration/justrl-deepseek-1.5b alone: a public checkpoint at its published settings.
         all: All cells of the paper's table, base models included; with --dry-run: what the reproduction takes.
         quick: Few steps, samples and problems: shows that the path works.
         steps: Training steps. Default: 30 for the miniature, 50 for the small model, 3,000 for the paper's models.
         data_dir: Folder with the six benchmarks, for the paper's cells. Default: the hub's copies.
-        out: Where everything goes. Default: runs/miniature, runs/calibration, runs/small or runs/cells.
+        out: Where everything goes. Default: runs/miniature, runs/small or runs/cells.
         hardware: Default: 8gpu for the paper's models, cpu for the others. cpu-2nodes: the miniature on a Ray cluster.
         ray_address: A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto.
         source: Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub.
@@ -178,10 +176,9 @@ def run(
         "keep_checkpoints": keep_checkpoints or 0,
     }
     same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
-    models = tuple(Model(m, s, n) for m, s in named for n in ((0,) if m in labels.NOT_TRAINED else numbers or (0,)))
+    models = tuple(Model(m, s, n) for m, s in named for n in ((0,) if m == labels.BASE else numbers or (0,)))
     if steps is None:
         steps = QUICK_STEPS[""] if quick else setting("steps")
-    steps = 0 if experiment == "calibration" else steps
     return Request(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
 
 
@@ -304,21 +301,18 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
     """
     of: dict[str, Collection[str]] = dict.fromkeys(ON_CPU, labels.METHODS)
     of |= dict.fromkeys(labels.PAPER_SIZES, labels.METHOD_LABELS)
-    of |= dict.fromkeys(calibrate.load()["checkpoints"], (labels.CALIBRATION,))
-    runs: dict[tuple[Experiment, str], dict[str, tuple[str, str]]] = {}
+    runs: dict[Experiment, dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
         if method not in (known := of.get(size, labels.METHOD_LABELS)) or size not in of:
             raise BadInput(f"no such cell: {name or 'none was named'}",
                            expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}",
                            next_step=f"{near_name(method, known)}{_EXAMPLE}")  # fmt: skip
-        public = method == labels.CALIBRATION  # each checkpoint is a run of its own
-        experiment = ON_CPU.get(size) or ("calibration" if public else "cells")
-        runs.setdefault((experiment, name if public else ""), {})[name] = (method, size)
+        runs.setdefault(ON_CPU.get(size, "cells"), {})[name] = (method, size)
     if len(runs) > 1:
         raise BadInput("these cells are several runs", found=", ".join(names),
                        next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
-    (((experiment, _), cells),) = runs.items()
+    ((experiment, cells),) = runs.items()
     return experiment, tuple(cells.values())
 
 

@@ -33,7 +33,7 @@ class Row:
         source: whose number: this suite's or the paper's, as printed.
         benchmark: or "avg".
         status: "run", "not run", "incomplete" or "paper".
-        shown: the printed text (two decimals, half to even), or what stands in its place.
+        shown: the printed text (two decimals, half to even), or what takes its place.
         se: sqrt(se_problems^2 + se_seeds^2); with one training seed `se_seeds` is None.
         se_sampling: the part of `se_problems` that more samples would remove.
         bootstrap_low, bootstrap_high: percentile interval, problems resampled.

@@ -1,4 +1,4 @@
-"""A token log with what stands beside it: the run's record, its metrics, the tokenizer."""
+"""A token log with what is beside it: the run's record, its metrics, the tokenizer."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ _EACH = 4  # cases that the page shows of one kind
 
 
 class LabelledToken(BaseModel):
-    """A rare token, where it stands in the log of `run`, and what both readers said of it.
+    """A rare token, its place in the log of `run`, and what both readers said of it.
 
     Attributes:
-        weight: how many rare tokens of its part (silenced by S2T, kept) it stands for.
+        weight: how many rare tokens of its part (silenced by S2T, kept) it represents.
         masks: the chance with which each mask silences it (`masks.weights`).
     """
 

@@ -65,7 +65,7 @@ def find_shards(folder: Path) -> list[Path]:
 
 
 def read_shards(files: Sequence[Path]) -> list[dict[str, torch.Tensor]]:
-    """Each rank's tensors, mapped from disk: what is not looked at takes no memory."""
+    """Each rank's tensors, mapped from disk: what is not read takes no memory."""
     import torch
     import torch.distributed.tensor  # makes DTensor known to the weights-only unpickler
 

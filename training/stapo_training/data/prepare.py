@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
@@ -23,6 +23,7 @@ from stapo_training.data import contamination, source
 from stapo_training.data.rows import RECORD, DataRecord, FileInfo, SourceInfo, content_sha256, verl_rows, write_parquet
 
 DATA_SOURCE = "math_dapo"  # DAPO's own name for its rows
+VALIDATION = "aime24"
 FILES = ("train.parquet", "val.parquet", "conflicts.jsonl", "contamination.json", RECORD)
 
 
@@ -31,46 +32,59 @@ def prepare(
     benchmark_dir: Path,
     out: Path,
     *,
-    language: str = "all",
+    language: Literal["all", "en"] = "all",
     exclude_contaminated: bool = False,
     revision: str = "main",
-    validation: str = "aime24",
-    names: Sequence[str] | None = None,
 ) -> DataRecord:
-    """Prepare a prompt set into `out`.
+    """Prepare a prompt set into `out`, and AIME24 as its validation.
 
     The same source, benchmarks and options give the same content hashes and the same bytes of data.json,
     conflicts.jsonl and the contamination report. A finished folder is left as it is, an interrupted one made anew.
 
     Args:
         given: a .jsonl or .parquet file, or a dataset's id on the hub.
-        benchmark_dir: folder with the benchmarks' files.
+        benchmark_dir: folder with the benchmarks' files; those of its registry.yaml are compared with the prompts too.
         out: new or empty folder, or one of the same preparation.
-        language: `all`, or `en`: prompts without an ideograph (`source.has_cjk`).
+        language: `en` takes prompts without an ideograph (`source.has_cjk`).
         exclude_contaminated: leave out the prompts that match a benchmark problem.
         revision: of the hub's dataset.
-        validation: the benchmark that becomes val.parquet.
-        names: the benchmarks to compare; by default every registered one, also those of a registry.yaml in the folder.
 
     Raises:
         BadInput: for a source or benchmark that is missing or damaged, or another preparation in `out`.
     """
-    if language not in ("en", "all"):
-        raise BadInput("unknown --language", found=language, expected="en | all", next_step="--language all")
-    options = {"language": language, "exclude_contaminated": exclude_contaminated, "validation": validation}
-    loaded = _benchmarks(Path(benchmark_dir), names)
+    options: dict[str, Any] = {"language": language, "exclude_contaminated": exclude_contaminated}
+    loaded = _benchmarks(benchmark_dir)
     found = source.find(given, revision)
     run = provenance.new_run(
         "data",
-        {"source": found.name, "revision": found.revision, **options},
+        {"source": found.name, "revision": found.revision, **options, "validation": VALIDATION},
         seeds={},
         deterministic=True,
         revisions={found.name: found.sha256} | {n: b.identity.golds_sha256 for n, b in loaded.items()},
     )
-    runs.previous_of(out, run, "--out", resumes=False)  # another run is refused before the work
+    with runs.opened(out, run, resumes=False) as folder:
+        if folder.finished and all((out / name).exists() for name in FILES):
+            record = store.read_json(out / RECORD, DataRecord)
+            print(f"{out} is finished already")
+        else:
+            with folder.working("the start", resume="the same command makes it anew"):
+                record = _written(out, found, loaded, **options)
+    _show(record, loaded)
+    print(f"{out}: content {record.train.content_sha256[:16]}")
+    print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
+    return record
 
-    # a damaged source leaves no folder: all is made before it is opened
-    prompts = source.distinct(source.read(found))
+
+def _written(
+    out: Path,
+    given: source.Source,
+    loaded: Mapping[str, benchmarks.Benchmark],
+    *,
+    language: str,
+    exclude_contaminated: bool,
+) -> DataRecord:
+    """Make the files; the record is the last one."""
+    prompts = source.distinct(source.read(given))
     agreeing = [p for p in prompts if not p.conflicting]
     kept = [p for p in agreeing if language == "all" or not source.has_cjk(p.problem)]
     reports = contamination.find(kept, loaded)
@@ -87,52 +101,32 @@ def prepare(
     }
     if not train:
         raise BadInput("no prompt is left", found=counts, next_step="check the options")
+    store.write_atomic(out / "conflicts.jsonl", "".join(_conflict(p) for p in prompts if p.conflicting))
+    store.write_json(out / "contamination.json", {"schema_version": 1, "benchmarks": reports})
     asked = [(p.problem, p.gold, p.problem_id) for p in train]
-    rows = {
-        "train.parquet": verl_rows(asked, data_source=DATA_SOURCE, split="train"),
-        "val.parquet": verl_rows(_validation(loaded[validation]), data_source=validation, split="val"),
-    }
-    files = {
-        name: FileInfo(file=name, data_source=r[0]["data_source"], prompts=len(r), content_sha256=content_sha256(r))
-        for name, r in rows.items()
-    }
+    validated = [(p.problem, str(p.answer), p.id) for p in loaded[VALIDATION].problems]
     record = DataRecord(
-        source=SourceInfo(name=found.name, revision=found.revision, sha256=found.sha256, rows=total),
+        source=SourceInfo(name=given.name, revision=given.revision, sha256=given.sha256, rows=total),
         language=language,
         exclude_contaminated=exclude_contaminated,
         counts=counts,
         contamination={name: b["contaminated"] for name, b in reports.items()},
-        train=files["train.parquet"],
-        validation=files["val.parquet"],
+        train=_file(out / "train.parquet", asked, DATA_SOURCE, "train"),
+        validation=_file(out / "val.parquet", validated, VALIDATION, "val"),
     )
-    contaminated = {
-        "schema_version": 1,
-        "training_prompts": len(kept),
-        "matched_prompts": len(matched),
-        "excluded": exclude_contaminated,
-        "benchmarks": reports,
-    }
-    conflicts = "".join(_conflict(p) for p in prompts if p.conflicting)
-    _show(record, reports)
-
-    with runs.opened(out, run, resumes=False) as folder:
-        if folder.finished and all((out / name).exists() for name in FILES):
-            print(f"{out} is finished already")
-        else:
-            with folder.working("the start", resume="the same command makes it anew"):
-                for name, content in rows.items():
-                    write_parquet(out / name, content)
-                store.write_atomic(out / "conflicts.jsonl", conflicts)
-                store.write_json(out / "contamination.json", contaminated)
-                store.write_json(out / RECORD, record)
-    print(f"{out}: content {record.train.content_sha256[:16]}")
-    print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
+    store.write_json(out / RECORD, record)
     return record
 
 
-def _benchmarks(folder: Path, names: Sequence[str] | None) -> dict[str, benchmarks.Benchmark]:
+def _file(path: Path, problems: Sequence[tuple[str, str, str]], data_source: str, split: str) -> FileInfo:
+    rows = verl_rows(problems, data_source=data_source, split=split)
+    write_parquet(path, rows)
+    return FileInfo(file=path.name, data_source=data_source, prompts=len(rows), content_sha256=content_sha256(rows))
+
+
+def _benchmarks(folder: Path) -> dict[str, benchmarks.Benchmark]:
     """Every registered benchmark; one that is missing would look like one without contamination."""
-    specs = {n: spec for n, spec in benchmarks.registry(folder).items() if names is None or n in names}
+    specs = benchmarks.registry(folder)
     missing = [n for n, spec in specs.items() if not (folder / (spec.file or f"{n}.jsonl")).is_file()]
     if missing:
         raise BadInput(
@@ -144,24 +138,17 @@ def _benchmarks(folder: Path, names: Sequence[str] | None) -> dict[str, benchmar
     return {name: benchmarks.load(name, folder) for name in specs}
 
 
-def _validation(benchmark: benchmarks.Benchmark) -> list[tuple[str, str, str]]:
-    several = [p.id for p in benchmark.problems if not isinstance(p.answer, str)]
-    if several:
-        raise BadInput(
-            f"{benchmark.name} has problems with several answers, which the reward cannot read", found=several
-        )
-    return [(p.problem, str(p.answer), p.id) for p in benchmark.problems]
-
-
 def _conflict(p: source.Prompt) -> str:
     golds = [{"gold": gold, "row": row} for gold, row in p.golds.items()]
     line = {"problem_id": p.problem_id, "source_id": p.source_id, "golds": golds, "problem": p.problem}
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def _show(record: DataRecord, reports: Mapping[str, Mapping[str, Any]]) -> None:
+def _show(record: DataRecord, loaded: Mapping[str, benchmarks.Benchmark]) -> None:
     counts = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in record.counts.items())
     print(f"{record.source.rows} rows, {record.train.prompts} training prompts ({counts})")
     fate = "left out" if record.exclude_contaminated else "kept; --exclude-contaminated leaves them out"
-    found = ", ".join(f"{b['title']} {b['contaminated']} of {b['problems']}" for b in reports.values())
+    found = ", ".join(
+        f"{loaded[name].spec.title} {n} of {len(loaded[name].problems)}" for name, n in record.contamination.items()
+    )
     print(f"benchmark problems among the prompts: {found} ({record.counts['contaminated']} prompts, {fate})")

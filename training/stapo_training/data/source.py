@@ -23,11 +23,10 @@ from stapo_results.benchmarks import read_jsonl
 from stapo_results.benchmarks.spec import normal_text
 from stapo_results.errors import BadInput
 from stapo_results.store import sha256_file
+from stapo_training.artifacts.weights import is_hub_id
 from stapo_training.data.rows import INSTRUCTION
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
@@ -86,7 +85,7 @@ def find(source: str, revision: str = "main") -> Source:
     path = Path(source)
     if path.is_file():
         return Source(path, path.name, "", sha256_file(path))
-    if path.exists() or path.suffix in (".jsonl", ".parquet") or not _HUB_ID.fullmatch(source):
+    if path.suffix in (".jsonl", ".parquet") or not is_hub_id(source):
         raise BadInput(
             "the source is not there",
             found=source,
@@ -97,7 +96,19 @@ def find(source: str, revision: str = "main") -> Source:
 
 
 def _from_hub(name: str, revision: str) -> Source:
-    folder = hub_folder(name, revision, ["*.parquet", "*.jsonl"], "dataset", "download the file and give --source FILE")
+    """The one data file of a dataset's snapshot in the hub's cache; the folder's name is the commit."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = ["*.parquet", "*.jsonl"]
+        folder = Path(snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=patterns))
+    except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
+        raise BadInput(
+            f"the dataset {name} could not be loaded from the hub",
+            found=f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}",
+            expected=f"revision {revision}, from the network or the cache in HF_HOME",
+            next_step="check the network and HF_HUB_OFFLINE, or download the file and give --source FILE",
+        ) from None
     files = sorted(p for p in folder.rglob("*") if p.suffix in (".parquet", ".jsonl"))
     if len(files) != 1:
         raise BadInput(
@@ -107,30 +118,6 @@ def _from_hub(name: str, revision: str) -> Source:
             next_step="download the file that you mean and give --source FILE",
         )
     return Source(files[0], name, folder.name, sha256_file(files[0]))
-
-
-def hub_folder(name: str, revision: str, patterns: list[str], kind: str, instead: str) -> Path:
-    """The snapshot of a dataset or model of the hub, in its cache; the folder's name is the commit.
-
-    Args:
-        patterns: of the files that are wanted.
-        kind: dataset or model.
-        instead: what else a user may do, for the error.
-
-    Raises:
-        BadInput: the hub gives no data, and neither does its cache.
-    """
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns))
-    except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
-        raise BadInput(
-            f"the {kind} {name} could not be loaded from the hub",
-            found=f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}",
-            expected=f"revision {revision}, from the network or the cache in HF_HOME",
-            next_step=f"check the network and HF_HUB_OFFLINE, or {instead}",
-        ) from None
 
 
 def read(source: Source) -> Iterator[SourceRow]:
@@ -261,7 +248,7 @@ def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
         other, where = ids.setdefault(row.id, (prompt, row.where)) if row.id else (prompt, "")
         if other is not prompt:
             found = f"{row.id}, also in {where}"
-            raise _bad(row.where, "an id stands on two problems", found, "an id of its own for every problem")
+            raise _bad(row.where, "two problems have one id", found, "an id of its own for every problem")
     return list(prompts.values())
 
 

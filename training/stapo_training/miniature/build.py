@@ -38,7 +38,7 @@ class BasePlan:
 
     The hard benchmark's sums are one number longer than those of every training prompt. A small share of the
     supervised corpus has that length too: without it a model this small cannot work a further number at all, and a
-    benchmark that stands at the guess shows nothing. The RL training never sees that length.
+    benchmark at the level of guessing shows nothing. The RL training never sees that length.
     """
 
     world: str = "paper"

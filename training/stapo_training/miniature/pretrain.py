@@ -116,7 +116,7 @@ def learning_rate(step: int, recipe: Recipe) -> float:
 def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: int) -> list[float]:
     """Train `model` in place, one batch of `recipe.batch` consecutive examples a step.
 
-    Deterministic for a given number of threads. Padding stands on the right, so causal attention needs no mask.
+    Deterministic for a given number of threads. Padding is on the right, so causal attention needs no mask.
 
     Returns:
         The loss of each step, in nats a token.

@@ -114,7 +114,7 @@ class Problem:
 def draw_problems(
     rng: np.random.Generator, count: int, lengths: Sequence[int], taken: Collection[tuple[int, ...]], *, again: bool
 ) -> list[Problem]:
-    """`count` problems, none of `taken`; lengths are drawn uniformly, and no number stands twice in a problem.
+    """`count` problems, none of `taken`; lengths are drawn uniformly, and no number is twice in a problem.
 
     Args:
         lengths: how many numbers a problem may have, at most 9.

@@ -66,7 +66,7 @@ def absolute(override: str) -> str:
 
 
 def _own_method(override: str) -> list[str]:
-    """`method=FILE.yaml` as the overrides that the file stands for, over JustRL; any other override as it is.
+    """`method=FILE.yaml` as the overrides that the file means, over JustRL; any other override as it is.
 
     The label is the file's name unless it sets run.method; a selector FILE.py:FUNCTION in it is beside it.
 
@@ -92,7 +92,7 @@ def _own_method(override: str) -> list[str]:
     values = {"run.method": path.stem} | dict(_leaves(found))
     if values["run.method"] in (taken := [*choices("method"), "base"]):
         raise BadInput(
-            f"{path}: a method of one's own needs a name of its own",
+            f"{path}: a new method needs a new name",
             found=values["run.method"],
             expected=f"none of {', '.join(taken)}",
             next_step="rename the file, or set run.method in it",

@@ -4,7 +4,7 @@ run.json                      schema.Run (`stapo_results.runs`)
 metrics.jsonl, timings.jsonl  schema.StepMetrics: what the run decided, what the machine decided
 alarms.jsonl                  alarms.Alarm: the step at which each alarm began
 STATUS.md                     for people; see `status`
-checkpoints/global_step_N/    veRL's checkpoint; complete when COMPLETE.json stands in it
+checkpoints/global_step_N/    veRL's checkpoint; complete when COMPLETE.json is in it
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished.
 
     Raises:
-        BadInput: everything that stands in the way, before anything expensive starts.
+        BadInput: every failed check, before anything expensive starts.
     """
     chosen = [o for o in last_choices(overrides) if o.startswith("hardware=")]
     if set(chosen) <= {"hardware=cpu", "hardware=cpu-vllm"}:
@@ -60,8 +60,10 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     if dry_run:
         return _dry_run(config, found, command)
     found.checks.refuse()
-    if found.warning:
-        print(f"warning: {found.warning}", file=sys.stderr)
+    unchecked = config.run.check_memory and not found.memory
+    lacking = "the card or the model is not known: memory is not checked (run.card=H100 plans with a card)"
+    for warning in filter(None, (found.warning, unchecked and lacking)):
+        print(f"warning: {warning}", file=sys.stderr)
     weights.pin(config, download=True)
     return _open_and_train(config, command, found.files)
 
@@ -150,6 +152,8 @@ def show(config: Any, found: Preflight, command: str) -> None:
 
 
 def _time(config: Any, found: Preflight) -> str | None:
+    if config.trainer.device == "cpu":
+        return f"stapo-repro run {config.run.method}/{config.run.size} --dry-run has the recorded times of CPUs"
     if found.shape is None or found.card is None:
         return None
     step = estimate.step(config, found.shape, found.validation or throughput.VALIDATION)
@@ -189,7 +193,7 @@ def may_differ(key: str) -> bool:
 
 
 def foreign(name: str) -> bool:
-    """Files of a training, which must not stand in a folder without a record; a log of one's own may."""
+    """Files of a training, which must not be in a folder without a record; a user's log may."""
     return name in ("metrics.jsonl", "checkpoints")
 
 

@@ -491,6 +491,8 @@ def _described(host: str, resources: Mapping[str, float]) -> Node:
     kinds = [card_named(key) for key in resources if key.startswith("accelerator_type:")]
     card = next(filter(None, kinds), None)
     gib = CARDS[card].gib if card else None
+    if "accelerator_type:A100-40G" in resources:
+        gib = 39.5
     return Node(host, int(resources.get("GPU", 0)), int(resources.get("CPU", 0)), card, gib)
 
 

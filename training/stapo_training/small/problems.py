@@ -11,7 +11,7 @@ training problem either, whatever its kind; a step of a benchmark's word problem
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -124,12 +124,12 @@ def chain(numbers: Sequence[int], signs: str) -> tuple[int, tuple[str, ...]]:
     return total, tuple(work)
 
 
-def draw(rng: np.random.Generator, kind: str, level: Mapping[str, tuple[int, int]], *, held_out: bool) -> Problem:
+def draw(rng: np.random.Generator, kind: str, *, held_out: bool) -> Problem:
     """One problem of a kind, for the benchmarks (`held_out`) or for the training.
 
     Numbers are drawn until they are of that part and no step of the problem falls below 1.
     """
-    low, high = level[kind]
+    low, high = LEVEL[kind]
     while True:
         a, b, c = (int(n) for n in rng.integers(low, high + 1, 3))
         if kind == "sum":
@@ -154,7 +154,6 @@ def draw(rng: np.random.Generator, kind: str, level: Mapping[str, tuple[int, int
 def draw_all(
     kinds: Sequence[str],
     count: int,
-    level: Mapping[str, tuple[int, int]],
     seed: int,
     part: str,
     *,
@@ -168,14 +167,14 @@ def draw_all(
         taken: texts that must not come up.
 
     Raises:
-        BadInput: the level has too few problems.
+        BadInput: there are too few different problems.
     """
     rng = np.random.default_rng(derive_seed("small", seed, part))
     found: dict[object, Problem] = {}
     misses = 0  # in a row
     while len(found) < count:
         before = len(found)
-        problem = draw(rng, kinds[before % len(kinds)], level, held_out=held_out)
+        problem = draw(rng, kinds[before % len(kinds)], held_out=held_out)
         if problem.text not in taken:
             found.setdefault(problem.key if held_out else problem.text, problem)
         misses = misses + 1 if len(found) == before else 0

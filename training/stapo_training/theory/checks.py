@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from stapo_results import terminal
 from stapo_training.selection.objectives import clipped_surrogate
 from stapo_training.theory import formulas
-from stapo_training.theory.formulas import entropy, norm_factor, softmax, target_logprob, weight
+from stapo_training.theory.formulas import entropy, softmax, target_logprob, weight
 
 VOCABULARIES = (2, 3, 5, 32, 1_000, 32_000, 151_936)
 """The last is the output width of the paper's models."""
@@ -45,7 +45,7 @@ class TheoryRow(BaseModel):
     exceeds `tolerance`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     statement: str
     place: str
@@ -60,6 +60,43 @@ class TheoryRow(BaseModel):
     numbers: dict[str, float] = {}
     verdict: Literal["holds", "fails", "not run"] = "not run"
     needs: str = ""
+
+    def add(
+        self,
+        violation_N: torch.Tensor,
+        where: Callable[[int], str],
+        numbers_N: dict[str, torch.Tensor] | None = None,
+        *,
+        of_it_N: torch.Tensor | None = None,
+    ) -> None:
+        """Count N violations (0 or less: none); `numbers_N` are kept of the worst one.
+
+        Args:
+            of_it_N: the cases that the statement speaks of; all by default.
+
+        Raises:
+            ValueError: for a violation that is not a number, which would count as none.
+        """
+        rows = torch.arange(len(violation_N)) if of_it_N is None else of_it_N.nonzero().flatten()
+        violation_R = violation_N[rows]
+        if violation_R.isnan().any():
+            at = where(int(rows[violation_R.isnan()][0]))
+            raise ValueError(f"{self.statement}: not a number, {at}")
+        self.cases += len(rows)
+        self.failures += int((violation_R > self.tolerance).sum())
+        if len(rows) and float(violation_R.max()) > self.largest:
+            row = int(rows[violation_R.argmax()])
+            self.largest, self.where = float(violation_N[row]), where(row)
+            self.numbers = {k: float(v[row]) for k, v in (numbers_N or {}).items()}
+
+    def closed(self) -> TheoryRow:
+        """The row with its verdict; numbers to four digits, a violation to two (below that it is rounding)."""
+        found = {
+            "largest": float(f"{self.largest:.2g}"),
+            "numbers": {k: float(f"{v:.4g}") for k, v in self.numbers.items()},
+            "verdict": "not run" if not self.cases else "fails" if self.failures else "holds",
+        }
+        return self.model_copy(update=found)
 
 
 _YAML = resources.files("stapo_training.theory").joinpath("statements.yaml").read_text(encoding="utf-8")
@@ -127,20 +164,19 @@ TARGETS = ("most probable", "second", "median", "rarest", "sampled")
 class Cases:
     """N cases of one distribution over V tokens: each has a target token, a ratio rho and an advantage.
 
-    single: the distribution (1, V). Of the targets (N,): log p, 1 - p, the entropy, the squared norm / |w|^2, the
-    weight w under the two-sided clip, and log p + H.
+    single: the distribution (1, V); factor_V: the squared norm / |w|^2 by target. Of the targets (N,): log p, 1 - p,
+    the entropy, the factor, the weight w under the two-sided clip, and log p + H.
     """
 
     def __init__(self, family: str, logits_V: torch.Tensor, targets: list[tuple[str, int]], pairs: list[tuple]):
         self.family, self.vocabulary, self.names = family, len(logits_V), [name for name, _ in targets]
-        self.logits_1V, self.logits_NV = logits_V[None], logits_V.expand(len(targets), -1)
-        self.target_N = torch.tensor([k for _, k in targets])
+        self.logits_1V, self.target_N = logits_V[None], torch.tensor([k for _, k in targets])
         self.ratio_N, self.advantage_N = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
-        d, k_N1 = softmax(self.logits_NV), self.target_N.unsqueeze(-1)
         self.single = softmax(self.logits_1V)
-        self.logprob_N = d.logprob_NV.gather(-1, k_N1).squeeze(-1)
-        self.gap_N = d.complement_NV.gather(-1, k_N1).squeeze(-1)
-        self.entropy_N, self.factor_N = d.entropy_N, norm_factor(d, self.target_N)
+        self.factor_V = formulas.norm_factor(self.single)[0]
+        self.logprob_N = self.single.logprob_NV[0, self.target_N]
+        self.gap_N = self.single.complement_NV[0, self.target_N]
+        self.entropy_N, self.factor_N = self.single.entropy_N.expand(len(targets)), self.factor_V[self.target_N]
         self.old_N = self.logprob_N - self.ratio_N.log()
         self.weight_N = weight(self.logprob_N, self.old_N, self.advantage_N, LOW, HIGH)
         self.surprise_N = self.logprob_N + self.entropy_N
@@ -187,59 +223,11 @@ def relative(claimed_N: torch.Tensor, found_N: torch.Tensor) -> torch.Tensor:
     return (claimed_N - found_N).abs() / found_N.abs().clamp(min=_SMALLEST)
 
 
-class Tally:
-    """What the cases of one statement came to: how many, how many failed, the worst of them."""
-
-    def __init__(self, statement: TheoryRow):
-        self.statement, self.cases, self.failures, self.largest, self.where = statement, 0, 0, 0.0, ""
-        self.numbers: dict[str, float] = {}
-
-    def add(
-        self,
-        violation_N: torch.Tensor,
-        where: Callable[[int], str],
-        numbers_N: dict[str, torch.Tensor] | None = None,
-        *,
-        of_it_N: torch.Tensor | None = None,
-    ) -> None:
-        """Count N violations (0 or less: none); `numbers_N` are kept of the worst one.
-
-        Args:
-            of_it_N: the cases that the statement speaks of; all by default.
-
-        Raises:
-            ValueError: for a violation that is not a number, which would count as none.
-        """
-        rows = torch.arange(len(violation_N)) if of_it_N is None else of_it_N.nonzero().flatten()
-        violation_R = violation_N[rows]
-        if violation_R.isnan().any():
-            at = where(int(rows[violation_R.isnan()][0]))
-            raise ValueError(f"{self.statement.statement}: not a number, {at}")
-        self.cases += len(rows)
-        self.failures += int((violation_R > self.statement.tolerance).sum())
-        if len(rows) and float(violation_R.max()) > self.largest:
-            row = int(rows[violation_R.argmax()])
-            self.largest, self.where = float(violation_N[row]), where(row)
-            self.numbers = {k: float(v[row]) for k, v in (numbers_N or {}).items()}
-
-    def row(self) -> TheoryRow:
-        """The record's row; numbers to four digits, a violation to two (below that it is rounding)."""
-        found = {
-            "cases": self.cases,
-            "failures": self.failures,
-            "largest": float(f"{self.largest:.2g}"),
-            "where": self.where,
-            "numbers": {k: float(f"{v:.4g}") for k, v in self.numbers.items()},
-            "verdict": "not run" if not self.cases else "fails" if self.failures else "holds",
-        }
-        return self.statement.model_copy(update=found)
-
-
 class StatementChecks:
-    """Tallies of all statements over the cases that were added."""
+    """All statements over the cases that were added."""
 
     def __init__(self, seed: int):
-        self.tallies = {key: Tally(s) for key, s in STATEMENTS.items()}
+        self.statements = {key: statement.model_copy() for key, statement in STATEMENTS.items()}
         self.generator = Generator().manual_seed(seed)
         self.points: dict[str, dict[int, list[Point]]] = {"norm_falls_with_entropy": {}, "taxonomy_norm": {}}
 
@@ -249,20 +237,20 @@ class StatementChecks:
         self._bounds(c)
         self._entropy(c)
         rare_N = c.logprob_N.exp() < TAU_P
-        self.tallies["taxonomy_rare"].add(c.surprise_N, c.where, c.numbers(), of_it_N=rare_N)
-        self.tallies["taxonomy_common"].add(-c.surprise_N, c.where, c.numbers(), of_it_N=~rare_N)
+        self.statements["taxonomy_rare"].add(c.surprise_N, c.where, c.numbers(), of_it_N=rare_N)
+        self.statements["taxonomy_common"].add(-c.surprise_N, c.where, c.numbers(), of_it_N=~rare_N)
         rare = self.points["norm_falls_with_entropy"].setdefault(c.vocabulary, [])
         for i in rare_N.nonzero().flatten().tolist():
             rare.append((float(c.logprob_N[i]), float(c.entropy_N[i]), float(c.factor_N[i]), c.where(i)))
-        p_V, factor_V = c.single.probability_NV[0], formulas.norm_factors(c.single)[0]
+        p_V = c.single.probability_NV[0]
         common_V = p_V >= TAU_P
         if common_V.any():
-            mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
+            mean = float((p_V * c.factor_V)[common_V].sum() / p_V[common_V].sum())
             common = self.points["taxonomy_norm"].setdefault(c.vocabulary, [])
             common.append((0.0, float(c.single.entropy_N), mean, c.whole()))
 
     def _decomposition(self, c: Cases) -> None:
-        a_NV = c.logits_NV.clone().requires_grad_()
+        a_NV = c.logits_1V.repeat(len(c.target_N), 1).requires_grad_()
         logprob_N = target_logprob(a_NV, c.target_N)
         loss_N = clipped_surrogate(logprob_N, logprob_N.detach() - c.ratio_N.log(), c.advantage_N, LOW, HIGH)
         found_N = torch.autograd.grad(loss_N.sum(), a_NV)[0].square().sum(-1)
@@ -270,7 +258,7 @@ class StatementChecks:
         for key, w_N in (("decomposition", c.weight_N), ("decomposition_one_epsilon", one_epsilon_N)):
             claimed_N = w_N.square() * c.factor_N
             numbers = c.numbers(claimed=claimed_N, found=found_N)
-            self.tallies[key].add(relative(claimed_N, found_N), c.where, numbers)
+            self.statements[key].add(relative(claimed_N, found_N), c.where, numbers)
 
     def _bounds(self, c: Cases) -> None:
         w2_N = c.weight_N.square()
@@ -282,7 +270,7 @@ class StatementChecks:
             ("upper_bound", upper_N, norm2_N - upper_N),
         ):
             numbers = c.numbers(bound=bound_N, squared_norm=norm2_N)
-            self.tallies[key].add(excess_N / norm2_N.clamp(min=_SMALLEST), c.where, numbers)
+            self.statements[key].add(excess_N / norm2_N.clamp(min=_SMALLEST), c.where, numbers)
 
     def _entropy(self, c: Cases) -> None:
         logits_1V = c.logits_1V
@@ -298,15 +286,15 @@ class StatementChecks:
         by_steps = (entropy(logits_1V + STEP * step_1V) - entropy(logits_1V - STEP * step_1V)) / (2 * STEP)
         for key, found in (("entropy_total", moved_1V.sum(-1)), ("entropy_steps", by_steps)):
             numbers = {"H": c.single.entropy_N, "claimed": claimed, "found": found}
-            self.tallies[key].add((claimed - found).abs() / size, c.whole, numbers)
-        self.tallies["entropy_token"].add((terms_1V - moved_1V).abs().amax(-1) / size, c.whole)
+            self.statements[key].add((claimed - found).abs() / size, c.whole, numbers)
+        self.statements["entropy_token"].add((terms_1V - moved_1V).abs().amax(-1) / size, c.whole)
 
         p_N = c.logprob_N.exp()
         spoken_of_N = (p_N > _SMALLEST) & (c.surprise_N.abs() > 1e-9)
         claimed_N = -p_N * c.surprise_N
         found_N = slope_1V[0, c.target_N] / p_N.clamp(min=_SMALLEST)
         numbers = c.numbers(claimed=claimed_N, found=found_N)
-        self.tallies["entropy_sampled"].add(relative(claimed_N, found_N), c.where, numbers, of_it_N=spoken_of_N)
+        self.statements["entropy_sampled"].add(relative(claimed_N, found_N), c.where, numbers, of_it_N=spoken_of_N)
 
     def two_levels(self, vocabulary: int) -> None:
         """The upper bound on a grid of two-valued distributions: any number of tokens, any share of the mass."""
@@ -315,7 +303,7 @@ class StatementChecks:
         masses = torch.cat([edge, torch.linspace(0.1, 0.9, 81, dtype=torch.float64), 1 - edge.flip(0)])
         grid = torch.cartesian_prod(counts.double(), masses)
         entropy_M, collision_M, impurity_M = formulas.two_level(vocabulary, grid[:, 0], grid[:, 1])
-        self.tallies["upper_bound_two_levels"].add(
+        self.statements["upper_bound_two_levels"].add(
             (formulas.c_v(vocabulary) * entropy_M.square() - impurity_M) / impurity_M,
             lambda i: f"{grid[i, 0]:.0f} tokens with {grid[i, 1]:.3g} of the mass, V = {vocabulary:,}",
             {"H": entropy_M, "sum of pi^2": collision_M},
@@ -328,7 +316,7 @@ class StatementChecks:
             pairs = [(a, b) for a in points for b in points if a[1] < b[1] - 1e-9 and a[0] <= b[0]]
             shortfall = torch.tensor([(b[2] - a[2]) / unit(a[2], b[2]) for a, b in pairs], dtype=torch.float64)
             sides = torch.tensor([(a[1], b[1], a[2], b[2]) for a, b in pairs], dtype=torch.float64).reshape(-1, 4)
-            self.tallies[key].add(
+            self.statements[key].add(
                 shortfall,
                 lambda i: f"{pairs[i][0][3]}; against {pairs[i][1][3]}",  # noqa: B023  called at once
                 dict(zip(("H", "H of the other", "norm^2", "its norm^2"), sides.T, strict=True)),
@@ -338,7 +326,7 @@ class StatementChecks:
         """Every statement's row, in the order of `statements.yaml`."""
         self._pairs("norm_falls_with_entropy", lambda own, other: own)
         self._pairs("taxonomy_norm", lambda own, other: max(other, _SMALLEST))
-        return [t.row() for t in self.tallies.values()]
+        return [t.closed() for t in self.statements.values()]
 
 
 def check(seed: int, draws: int, vocabularies: tuple[int, ...] = VOCABULARIES) -> list[TheoryRow]:

@@ -112,19 +112,13 @@ def weight(
     return torch.where(cut_N, 0.0, ratio_N * advantage_N)
 
 
-def norm_factor(d: Distributions, target_N: torch.Tensor) -> torch.Tensor:
-    """||grad_a J||^2 / |w|^2 (N,): (1 - p)^2 + sum of the other tokens' pi^2.
+def norm_factor(d: Distributions) -> torch.Tensor:
+    """||grad_a J||^2 / |w|^2 with every token as the target (N, V): (1 - p)^2 + sum of the other tokens' pi^2.
 
     Lemma lem:grad_norm_decomp, Eq. grad_norm_decomp, in the form of its proof's second line. Equal to 1 - 2 p + sum of
-    pi^2 (`token_log.rows.norm_factor`), of which nothing is left at p -> 1 in finite precision.
+    pi^2 (`token_log.rows.norm_factor`), of which nothing is left at p -> 1 in finite precision. Its mean over tokens
+    drawn from pi is 1 - sum of pi^2.
     """
-    k_N1 = target_N.unsqueeze(-1)
-    gap_N = d.complement_NV.gather(-1, k_N1).squeeze(-1)
-    return gap_N.square() + d.probability_NV.scatter(-1, k_N1, 0.0).square().sum(-1)
-
-
-def norm_factors(d: Distributions) -> torch.Tensor:
-    """`norm_factor` with every token as the target: (N, V). Its mean over tokens drawn from pi is 1 - sum of pi^2."""
     square_NV, top_N1 = d.probability_NV.square(), d.logprob_NV.argmax(-1, keepdim=True)
     others_N1 = square_NV.scatter(-1, top_N1, 0.0).sum(-1, keepdim=True)
     rest_NV = (d.collision_N.unsqueeze(-1) - square_NV).scatter(-1, top_N1, others_N1)

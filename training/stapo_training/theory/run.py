@@ -15,7 +15,7 @@ from pydantic import Field
 from stapo_results import provenance, runs, store
 from stapo_results.schema import Record
 from stapo_training.theory import tightness
-from stapo_training.theory.checks import STATEMENTS, VOCABULARIES, TheoryRow, check
+from stapo_training.theory.checks import VOCABULARIES, TheoryRow, check
 from stapo_training.theory.tightness import TheoryQuadrant
 
 
@@ -40,13 +40,12 @@ class Theory(Record):
 
 def report(result: Theory) -> str:
     """The record as text: a line a statement, where the failing ones fail, the run's quadrants (docs/theory.md)."""
-    checked = [r for r in result.rows if r.statement in STATEMENTS]  # an older record may have more
     head = f"{'statement':26} {'reading':23} {'place':29} {'cases':>7} {'fail':>6} {'largest':>8}  verdict"
     lines = ["", head, "-" * len(head)]
-    for r in checked:
+    for r in result.rows:
         counts = f"{r.cases:7,} {r.failures:6,} {r.largest:8.1e}  {r.verdict}"
         lines.append(f"{r.statement:26} {r.reading:23} {r.place:29} {counts}")
-    for r in checked:
+    for r in result.rows:
         if r.verdict == "fails":
             lines += ["", f"{r.statement} fails ({r.reading}): {r.claim}"]
             lines += [f"  worst:  {r.where} ({_numbers(r.numbers)})", f"  {r.measure}: {r.largest:.2g}"]
@@ -70,7 +69,7 @@ def run(
     source: Path | None = None,
     out: Path | None = None,
 ) -> Theory:
-    """Check (20 s on one core), print the tables, and write run.json and theory.json to `out` where one is given.
+    """Check, print the tables, and write run.json and theory.json to `out` where one is given.
 
     One thread, so that sums are taken in one order and the same command gives the same bytes. An earlier record in
     `out` is replaced.

@@ -19,7 +19,7 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_results.store import read_json
 from stapo_training.theory.formulas import lower_factor, upper_factor
-from stapo_training.token_log.rows import gradient_norm, norm_factor
+from stapo_training.token_log.rows import norm_factor
 
 RESOLUTION = 1e-3
 """In units of |w|^2. Float32 statistics give the factor to about 1e-6, so ratios are right to about 1e-3."""
@@ -101,22 +101,19 @@ def measure(folder: Path) -> dict[str, Any]:
             numbers[name] = float(np.searchsorted(np.sort(kept[second]), spurious[first]).sum()) / pairs
     if header.left_out:
         missing.append(f"{header.left_out} rows that the log's bounds left out")
-    if header.loss != "vanilla":
-        missing.append(f"the clip of the loss {header.loss}: norms are those of the surrogate without one")
     quadrants = [_quadrant(name, c) for name, c in by_part.items()]
     return found | {"source": {k: float(f"{v:.6g}") for k, v in numbers.items()}, "quadrants": quadrants}
 
 
 def _tokens(log: token_log.TokenLog) -> np.ndarray:
-    """Logged tokens, a record array (N,) of float64: the log's columns; norm; lower, factor, upper in units of w^2."""
-    wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h", "step", "mini_batch")
-    raw = {name: log.tokens[name].to_numpy() for name in wanted}
-    c = {k: raw[k].astype("float64") for k in ("logprob", "entropy", "advantage", "collision", "tau_h")}
+    """Logged tokens, a record array (N,) of float64: the log's columns; lower, factor and upper in units of w^2."""
+    c = {
+        k: log.tokens[k].to_numpy().astype("float64") for k in ("logprob", "entropy", "advantage", "collision", "tau_h")
+    }
     logprob_N = np.minimum(c["logprob"], 0.0)
     gap_N, entropy_N = torch.from_numpy(-np.expm1(logprob_N)), torch.from_numpy(c["entropy"])
     c |= {
-        "norm": gradient_norm(raw["advantage"], raw["ratio"], raw["clipped"], raw["logprob"], raw["collision"]),
-        "batch": raw["step"].astype("int64") << 16 | raw["mini_batch"],
+        "batch": log.tokens["step"].to_numpy().astype("int64") << 16 | log.tokens["mini_batch"].to_numpy(),
         "lower": lower_factor(gap_N, entropy_N).numpy(),
         "factor": norm_factor(logprob_N, c["collision"]),
         "upper": upper_factor(gap_N, entropy_N, log.header.vocabulary).numpy(),
@@ -131,8 +128,6 @@ def _quadrant(name: str, c: np.ndarray) -> TheoryQuadrant:
     values = {
         "probability_median": _median(np.exp(c["logprob"])),
         "entropy_median": _median(c["entropy"]),
-        "norm_mean": c["norm"].mean(),
-        "entropy_rises_share": (c["logprob"] + c["entropy"] < 0).mean(),
         "broken_bounds": ((c["lower"] > c["factor"] + ROUNDING) | (c["upper"] < c["factor"] - ROUNDING)).sum(),
         "unresolved": (~resolved_N).sum(),
     }

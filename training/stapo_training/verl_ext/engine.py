@@ -10,7 +10,6 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from stapo_training.methods import SelectorConfig
-from stapo_training.selection.selectors import INFINITY
 from stapo_training.selection.token_stats import response_positions
 from stapo_training.token_log.rows import Part
 from stapo_training.token_log.writer import TokenLogConfig
@@ -29,7 +28,7 @@ class SelectingEngine(_VeRLEngine):
     """FSDP with a selector; without one (`selector` None) it is veRL's engine but for entropies in float32."""
 
     selector: SelectorConfig | None = None
-    last_threshold: float = -INFINITY
+    last_threshold: float | None = None
     """The threshold of the step's previous mini-batch; the worker clears it when a step begins."""
     step = 0
     mini_batch = 0

@@ -11,13 +11,13 @@ import torch
 from stapo_training.selection.token_stats import entropy, entropy_and_collision, proxy_logprob, token_distribution
 
 _AT_A_TIME = 2**26
-"""Logits that are looked at at a time: 128 MiB in bfloat16, 256 in float32."""
+"""Logits that are read at a time: 128 MiB in bfloat16, 256 in float32."""
 
 
 def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor, inplace_backward: bool = True) -> torch.Tensor:
     """log softmax(logits)[label], float32 of bfloat16: logits (..., V), labels (...) -> (...).
 
-    Stands for veRL's function of this name. A part of the logits is in float32 at a time; with `inplace_backward` the
+    Replaces veRL's function of this name. A part of the logits is in float32 at a time; with `inplace_backward` the
     gradient is written where the logits were, so nothing may read them after the backward pass.
     """
     found = _LogProb.apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), inplace_backward)
@@ -48,7 +48,7 @@ class _LogProb(torch.autograd.Function):
 
 
 def _rows(logits: torch.Tensor) -> int:
-    """Tokens whose logits are looked at at a time."""
+    """Tokens whose logits are read at a time."""
     return max(1, _AT_A_TIME // logits.shape[-1])
 
 

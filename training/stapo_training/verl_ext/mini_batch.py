@@ -160,7 +160,8 @@ class SelectionParts:
         self._keep_N[index_M], self._candidate_N[index_M] = own.keep_N, own.candidate_N
         self._thresholds.append(own.threshold)
 
-    def joined(self) -> Selection:
-        """All of them as one selection; its threshold is the mean of theirs."""
+    def joined(self, group: Any) -> Selection:
+        """All of them as one selection; its threshold is the mean of theirs over all ranks."""
         finite = [t for t in self._thresholds if abs(t) != INFINITY]
-        return Selection(self._keep_N, self._candidate_N, sum(finite) / len(finite) if finite else INFINITY)
+        all_P = gather(torch.tensor(finite, dtype=torch.float64, device=self._keep_N.device), group)
+        return Selection(self._keep_N, self._candidate_N, float(all_P.mean()) if len(all_P) else INFINITY)

@@ -48,13 +48,13 @@ class LocalRollout:
     """
 
     def __init__(self, config: Any):
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
         self.config, self.rollout, path = config, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
         fix_arithmetic(int(self.rollout.engine_kwargs[NAME].threads))
-        self.model_config = AutoConfig.from_pretrained(path, attn_implementation="sdpa")
-        self.model = AutoModelForCausalLM.from_config(self.model_config).float().eval()
-        tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        self.model_config, tokenizer = model.hf_config, model.tokenizer  # with actor_rollout_ref.model.override_config
+        self.model = AutoModelForCausalLM.from_config(self.model_config, attn_implementation="sdpa").float().eval()
         self.stops = stop_tokens(tokenizer, path)
         self.builder = create_continuous_token_builder(
             tokenizer,

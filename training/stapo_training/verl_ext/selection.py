@@ -86,7 +86,7 @@ class MiniBatchTraining:
         for row in torch.arange(len(self.data), device=self.recorder.offsets.device).split(1):
             index = self.recorder.index(row)
             parts.add(index, self.selector.select(stats.take(index)))
-        return parts.joined()
+        return parts.joined(self.group)
 
     def train_pass(self, decide: Decide | None = None) -> Outputs:
         """veRL's training pass; what it computes anyway is recorded where something asks for it.

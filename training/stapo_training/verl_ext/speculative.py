@@ -2,10 +2,10 @@
 
 `form=speculative` gives Algorithm 1's gradient without a second forward pass. The guess is the threshold that this very
 mini-batch has under the old policy, whose statistics the old-log-prob pass left behind; where it left none, the
-threshold of the mini-batch before in the same step. A guess puts a few candidates on the wrong side of the true
-threshold. A second forward and backward pass over just their sequences, cut behind their last such token, adds or
-subtracts their gradients: a causal model's token depends on nothing behind it. What comes out is the two-pass gradient
-up to rounding.
+threshold of the mini-batch before in the same step, and for the first none. A guess puts a few candidates on the wrong
+side of the true threshold. A second forward and backward pass over just their sequences, cut behind their last such
+token, adds or subtracts their gradients: a causal model's token depends on nothing behind it. What comes out is the
+two-pass gradient up to rounding.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def each_micro_batch(training: MiniBatchTraining) -> tuple[Outputs, Selection]:
         return own.keep_N
 
     outputs = training.train_pass(decide)
-    chosen = parts.joined()
+    chosen = parts.joined(training.group)
     _divide(training, outputs, chosen)
     return outputs, chosen
 
@@ -66,17 +66,21 @@ def each_micro_batch(training: MiniBatchTraining) -> tuple[Outputs, Selection]:
 def guess_and_correct(training: MiniBatchTraining) -> tuple[Outputs, Selection]:
     """`form=speculative`, the default."""
     selector, recorder = training.selector, training.recorder
-    guess = training.engine.last_threshold if training.old is None else training.select(training.old).threshold
-    guessed_N = torch.zeros_like(recorder.response_N)
+    guess = training.engine.last_threshold
+    if training.old is not None:
+        training.check(training.old)
+        guess = training.select(training.old).threshold
+    guessed_N = recorder.response_N.clone()  # without a guess all is kept
 
     def decide(stats: TokenStats, index_M: torch.Tensor) -> torch.Tensor:
-        guessed_N[index_M] = selector.select(stats, threshold=guess).keep_N
+        if guess is not None:
+            guessed_N[index_M] = selector.select(stats, threshold=guess).keep_N
         return guessed_N[index_M]
 
     outputs = training.train_pass(decide)
     chosen = training.select(recorder.stats())
     _correct(training, outputs, correction(guessed_N, chosen.keep_N, recorder.offsets))
-    if abs(guess) != INFINITY and abs(chosen.threshold) != INFINITY:
+    if guess is not None and abs(guess) != INFINITY and abs(chosen.threshold) != INFINITY:
         training.metrics["guess_error"] = abs(guess - chosen.threshold)
     _divide(training, outputs, chosen)
     training.engine.last_threshold = chosen.threshold

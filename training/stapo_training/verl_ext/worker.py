@@ -27,7 +27,6 @@ from stapo_training.selection.objectives import (
     lowest_of_wrong,
     reweighted_advantage,
 )
-from stapo_training.selection.selectors import INFINITY
 from stapo_training.token_log.writer import TokenLogConfig, write_step
 from stapo_training.verl_ext import losses
 from stapo_training.verl_ext.engine import PROXY, SelectingEngine
@@ -85,7 +84,7 @@ class SelectingTrainingWorker(TrainingWorker):
         if self.advantage.amplify > 1:
             self._amplify(data)
         engine.logged.clear()
-        engine.last_threshold = -INFINITY
+        engine.last_threshold = None
         engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
         engine.old_is_current = tu.get_non_tensor_data(data=data, key=OLD_IS_CURRENT, default=False)
         output = super().train_mini_batch(data)
