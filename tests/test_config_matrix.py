@@ -85,7 +85,7 @@ def test_every_method_on_one_size_and_every_size_with_one_method_are_accepted() 
 
 
 def test_the_methods_table_counts_the_records_as_they_are() -> None:
-    page = ROOT / "docs" / "README.md"
+    page = ROOT / "docs" / "methods.md"
     block = config_docs.methods_table(ROOT / "results" / "records")
     generated.renew(files := {}, page, "methods", block)
     assert files[page] == page.read_bytes(), "stapo-train configs writes it"

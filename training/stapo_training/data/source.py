@@ -247,7 +247,7 @@ def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
         other, where = ids.setdefault(row.id, (prompt, row.where)) if row.id else (prompt, "")
         if other is not prompt:
             found = f"{row.id}, also in {where}"
-            raise _bad(row.where, "two problems have one id", found, "an id of its own for every problem")
+            raise _bad(row.where, "an id of two problems", found, "an id of its own for every problem")
     return list(prompts.values())
 
 
