@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from stapo_results.benchmarks import registry_entry, write_registry
@@ -63,13 +64,13 @@ def build(folder: Path, *, seed: int = 0, positions: int = 512, head_dim: int = 
     return folder
 
 
-def benchmarks(folder: Path, problems: int = 6, samples: int = 4) -> Path:
-    """Two benchmarks of a few problems whose golds are among the boxes."""
+def benchmarks(folder: Path, problems: int = 6, samples: int = 4, answer: Callable[[int], str] = str) -> Path:
+    """Two benchmarks of a few problems; golds are among the boxes, or what `answer` makes of a problem's number."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = {}
     for name, offset in (("sums", 0), ("longer-sums", 500)):
         rows = [
-            {"id": f"{name}-{i}", "problem": f"What is {offset + i} + {i}?" + " Think." * (i % 3), "answer": str(i)}
+            {"id": f"{name}-{i}", "problem": f"What is {offset + i} + {i}?" + " Think." * (i % 3), "answer": answer(i)}
             for i in range(problems)
         ]
         path = folder / f"{name}.jsonl"

@@ -52,7 +52,7 @@ def build(folder: Path) -> Path:
         store.write_json(run / "cells" / f"{cell.slug}.json", _record(cell, file))
     store.append(run / "samples.jsonl", reversed(samples))  # arrival order is not the records' order
     store.append(run / "verdicts.jsonl", verdicts)
-    store.write_json(run / "run.json", _run())
+    store.write_json(run / "run.json", _run(data))
     return folder
 
 
@@ -84,15 +84,16 @@ def _record(cell: Cell, file: Path) -> CellRecord:
     return CellRecord(
         cell=cell, n=4, temperature=temperature, top_p=top_p, max_tokens=32, scored_by="rule",
         problems=[ProblemResult(problem_id=k, verdicts=v) for k, v in VERDICTS[cell.setting].items()],
-        benchmark_rows=3, benchmark_sha256=copy.identity.golds_sha256, finish_reasons=finished, no_answer=0,
+        benchmark_rows=3, benchmark_sha256=copy.golds_sha256, finish_reasons=finished, no_answer=0,
         mean_response_tokens=5.0, engine="hf", deterministic=True, run_id="abc123", code_commit="c" * 40,
         code_dirty="", revisions=REVISIONS, miniature=True,
     )  # fmt: skip
 
 
-def _run() -> Run:
+def _run(data: Path) -> Run:
     return Run(
-        run_id="abc123", kind="eval", status="done", command=["stapo-eval"], config={"benchmarks": ["toy"]},
+        run_id="abc123", kind="eval", status="done", command=["stapo-eval"],
+        config={"benchmarks": ["toy"], "data_dir": str(data)},
         code_commit="c" * 40, code_dirty="", packages={"torch": "2"}, revisions=REVISIONS, hardware={},
         seeds={"eval_seed": 0}, deterministic=True, started="2026-01-02T03:04:05+00:00", wall_seconds=1.5,
     )  # fmt: skip

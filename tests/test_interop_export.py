@@ -9,7 +9,6 @@ import json
 import math
 from pathlib import Path
 
-import eval_model
 import finished_run
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +27,6 @@ def world(tmp_path: Path) -> Path:
 
 
 def export(world: Path, to: str, *more: str) -> int:
-    more = more or ("--data-dir", str(world / "data"))
     return main(["export", "--run", str(world / "run"), "--to", to, "--out", str(world / to), *more])
 
 
@@ -102,18 +100,3 @@ def test_what_is_unfinished_or_lacks_responses_or_has_other_golds_is_refused(
     store.write_json(run / "run.json", store.read_json(run / "run.json", Run).model_copy(update={"status": "failed"}))
     assert export(world, "inspect") == 2
     assert "failed" in capsys.readouterr().err
-
-
-def test_a_real_run_is_exported_with_its_own_scores(tmp_path: Path) -> None:
-    model = eval_model.build(tmp_path / "model")
-    data = eval_model.benchmarks(tmp_path / "data", problems=3, samples=2)
-    command = ["run", "--model", str(model), "--benchmarks", "sums,longer-sums", "--data-dir", str(data)]
-    assert main([*command, "--max-tokens", "24", "--threads", "1", "--out", str(tmp_path / "run")]) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    expected = {(c["benchmark"], c["setting"]): c["accuracy"] for c in summary["cells"]}
-    assert export(tmp_path, "lighteval", "--benchmarks", "") == 0  # without --data-dir: the run knows where they were
-    found = {}
-    for path in (tmp_path / "lighteval").rglob("results_*.json"):
-        for task, scores in json.loads(path.read_text())["results"].items():
-            found[task.removeprefix("stapo_").removesuffix("|0"), path.parts[-4]] = scores["avg@n:n=2"]
-    assert found == pytest.approx(expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
@@ -19,7 +18,6 @@ from forked import forked
 
 from stapo_eval.cli import main
 from stapo_results import terminal
-from stapo_results.benchmarks import registry_entry, write_registry
 
 KILLS = int(os.environ.get("STAPO_KILLS", "190"))
 STAGES = ("start", "generate", "grade", "judge", "summary")
@@ -31,24 +29,13 @@ TOTAL = 2 * 2 * 12 * 4  # settings, benchmarks, problems, samples
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")]
 
 
-def _benchmarks(folder: Path) -> None:
-    """Two benchmarks whose golds need algebra, so that grading takes its worker processes."""
-    folder.mkdir()
-    entries = {}
-    for name in ("sums", "longer-sums"):
-        rows = [{"id": f"{name}-{i}", "problem": f"What is {i}?", "answer": rf"\sqrt{{{i * i}}}"} for i in range(12)]
-        path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-        entries[name] = registry_entry(path, name, samples=4)
-    write_registry(folder / "registry.yaml", entries)
-
-
 @pytest.fixture(scope="module")
 def argv(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     root = tmp_path_factory.mktemp("world")
     eval_model.build(root / "model", labels={"method": "justrl", "train_seed": 3, "step": 40})
     eval_model.build(root / "judge", seed=1, positions=2048, labels={"step": "base"})
-    _benchmarks(root / "data")
+    # golds that need algebra, so that grading takes its worker processes
+    eval_model.benchmarks(root / "data", problems=12, answer=lambda i: rf"\sqrt{{{i * i}}}")
     options = {"model": root / "model", "judge": root / "judge", "data-dir": root / "data", "max-tokens": 48}
     options |= {"benchmarks": "sums,longer-sums", "batch-rows": 6, "threads": 1}
     return ["run", *(f"--{k}={v}" for k, v in options.items())]

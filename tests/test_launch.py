@@ -59,10 +59,10 @@ def test_what_decides_numbers_may_not(new: Run, key: str) -> None:
 
 def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_record_may_not(tmp_path: Path) -> None:
     (tmp_path / "log.txt").touch()
-    assert runs.previous_of(tmp_path, record(), "run.out", foreign=launch.foreign) is None
+    assert runs.previous_of(tmp_path, record(), "run.out", foreign=launch.FOREIGN) is None
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(BadInput):
-        runs.previous_of(tmp_path, record(), "run.out", foreign=launch.foreign)
+        runs.previous_of(tmp_path, record(), "run.out", foreign=launch.FOREIGN)
 
 
 @pytest.fixture

@@ -369,7 +369,7 @@ def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pyte
 def test_passes_of_a_planned_step() -> None:
     """10 x P a token, and 2 for a second pass of the selector on 64 cards."""
     steps = [estimate.step(compose([*GPUS, f"hardware={h}"]), MIDDLE, 960) for h in ("8gpu", "64gpu")]
-    assert [(s.update.passes, s.every) for s in steps] == [(10, 5), (12, 5)]
+    assert [(s.passes, s.every) for s in steps] == [(10, 5), (12, 5)]
 
 
 def test_a_refusal_for_memory_has_both_numbers_and_the_settings_that_lower_it() -> None:

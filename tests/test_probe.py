@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,12 @@ from stapo_results import store, terminal, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample, Verdict
 from stapo_training import cli
+from stapo_training.methods import Definition
 from stapo_training.probe import encoding, responses
 from stapo_training.probe.encoding import ModelFolder, Tokens, find_model
 from stapo_training.probe.run import Options, probe
 from stapo_training.probe.scoring import Scorer
+from stapo_training.selection import by_hand
 
 TAU_P, Q = 0.004, 0.6137
 SAMPLES = 16
@@ -93,90 +95,76 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def by_float64(model: Path, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per response what a float64 model says of each token, from its full logits, one sequence at a time."""
+def by_float64(model: Path) -> list[dict[str, Any]]:
+    """A row for each token of LINES, from the full logits of a float64 model, one sequence at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     plain = AutoModelForCausalLM.from_pretrained(model).double().eval()
     tokenizer = AutoTokenizer.from_pretrained(model)
     found = []
-    for line in lines:
+    for i, line in enumerate(LINES):
         text = f"<|im_start|>{line['messages'][0]['content']}<|im_end|><|im_start|>"
-        prompt = tokenizer(text, add_special_tokens=False).input_ids
-        response = tokenizer(line["response"], add_special_tokens=False).input_ids
-        response += [2] if line["finish_reason"] == "stop" else []
+        start = len(ids := tokenizer(text, add_special_tokens=False).input_ids)
+        ids += tokenizer(line["response"], add_special_tokens=False).input_ids
+        ids += [2] if line["finish_reason"] == "stop" else []
         with torch.no_grad():
-            logits = plain(torch.tensor([prompt + response])).logits[0]
-        logp = logits.log_softmax(-1)[len(prompt) - 1 : -1]
-        found.append(
-            {
-                "prompt": prompt,
-                "response": response,
-                "logprob": logp[range(len(response)), response].numpy(),
-                "entropy": -(logp.exp() * logp).sum(-1).numpy(),
-                "collision": logp.exp().square().sum(-1).numpy(),
-                "top": logp.topk(5),
-            }
-        )
+            logp = plain(torch.tensor([ids])).logits[0].log_softmax(-1)
+        chat = json.dumps(line["messages"], sort_keys=True)  # a prompt's id is made from it
+        for at in range(start, len(ids)):
+            here = logp[at - 1]
+            found.append(
+                {
+                    "step": 1 + i // 8,
+                    "mini_batch": 1,
+                    "prompt_id": f"prompt-{hashlib.sha256(chat.encode()).hexdigest()[:12]}",
+                    "sample": i % 4,
+                    "position": at - start,
+                    "token": ids[at],
+                    "before": ids[max(0, at - 24) : at],
+                    "after": ids[at + 1 : at + 9],
+                    "advantage": 0.75**0.5 * (-1) ** i,  # two of four are right: +-1 / (unbiased std sqrt(4 / 3))
+                    "logprob": float(here[ids[at]]),
+                    "entropy": -float((here.exp() * here).sum()),
+                    "collision": float(here.exp().square().sum()),
+                    "top_tokens": here.topk(5).indices.tolist(),
+                    "top_logprobs": here.topk(5).values.tolist(),
+                    "ratio": 1.0,
+                    "clipped": False,
+                }
+            )
     return found
 
 
+TOLERANCE = {"advantage": 1e-5, "logprob": 1e-4, "entropy": 1e-5, "collision": 1e-4, "top_logprobs": 1e-4}
+
+
 def test_the_log_says_what_plain_logits_in_float64_say(model: Path, finished: Path) -> None:
-    """Rows, contexts, S2T's threshold and verdict, and the counts, worked out apart from the code under test."""
+    """Rows, contexts and counts, worked out apart from the code under test; S2T's verdict by `by_hand`."""
     log = token_log.read(finished / "out")
     assert log is not None
-    rows = log.tokens.to_pylist()
-    exact = by_float64(model, LINES)
-    # two of four responses are right: +-1 / (unbiased std sqrt(4 / 3))
-    advantage = [0.75**0.5 * (1 if k % 2 == 0 else -1) for _ in range(5) for k in range(4)]
-    total = 0.0
+    exact, norms = by_float64(model), log.histogram["norm_sum"].to_pylist()
+    s2t = Definition(selector="silence_spurious", tau_p=TAU_P, q=Q)
+    unused = dict.fromkeys(f.name for f in fields(by_hand.Tokens))
     for step in (1, 2, 3):
-        mine = [r for r in rows if r["step"] == step]
-        members = range((step - 1) * 8, min(step * 8, 20))
-        rare = [
-            (i, t)
-            for i in members
-            for t, lp in enumerate(exact[i]["logprob"])
-            if advantage[i] > 0 and lp < np.log(TAU_P)
-        ]
-        tau_h = float(np.quantile([exact[i]["entropy"][t] for i, t in rare], Q))
-        assert len(rare) > 20
-        assert len(mine) == len(rare)
-        place = {(i, t): r for r in mine for i in members for t in [r["position"]] if _is(r, i)}
-        assert set(place) == set(rare)
-        for (i, t), r in place.items():
-            x, ids = exact[i], exact[i]["prompt"] + exact[i]["response"]
-            at = len(x["prompt"]) + t
-            assert (r["token"], r["mini_batch"]) == (ids[at], 1)
-            assert r["before"] == ids[max(0, at - 24) : at]
-            assert r["after"] == ids[at + 1 : at + 9]
-            assert r["advantage"] == pytest.approx(advantage[i], rel=1e-5)
-            assert r["logprob"] == pytest.approx(x["logprob"][t], abs=1e-4)
-            assert r["entropy"] == pytest.approx(x["entropy"][t], abs=1e-5)
-            assert r["collision"] == pytest.approx(x["collision"][t], rel=1e-3)
-            assert r["top_tokens"] == x["top"].indices[t].tolist()
-            assert r["top_logprobs"] == pytest.approx(x["top"].values[t].tolist(), abs=1e-4)
-            assert (r["ratio"], r["clipped"], r["rare"]) == (1.0, False, True)
-            assert r["tau_h"] == pytest.approx(tau_h, abs=1e-5)
-            assert abs(x["entropy"][t] - tau_h) > 2e-5, "the case says nothing at the threshold"
-            assert r["silenced"] == (x["entropy"][t] < tau_h)
+        batch = [t for t in exact if t["step"] == step]
+        logprob, entropy, advantage = (np.array([t[k] for t in batch]) for k in ("logprob", "entropy", "advantage"))
+        statistics = unused | {"logprob_N": torch.from_numpy(logprob), "entropy_N": entropy}
+        kept, rare = by_hand.kept(s2t, by_hand.Tokens(**statistics), torch.from_numpy(advantage))
+        expected = [t | {"rare": True, "silenced": not k} for t, k, c in zip(batch, kept, rare, strict=True) if c]
+        expected.sort(key=lambda t: (t["prompt_id"], t["sample"], t["position"]))
+        mine = [r for r in log.tokens.to_pylist() if r["step"] == step]
+        assert len(mine) == len(expected) > 20
+        for row, exactly in zip(mine, expected, strict=True):
+            for name, value in exactly.items():
+                close = TOLERANCE.get(name)
+                assert row[name] == (value if close is None else pytest.approx(value, rel=close, abs=close)), name
+            assert row["silenced"] == (row["entropy"] < row["tau_h"])
         counts = [c for c in log.histogram.to_pylist() if c["step"] == step]
-        assert sum(c["tokens"] for c in counts) == sum(len(exact[i]["response"]) for i in members)
-        assert sum(c["tokens"] for c in counts if c["rare"]) == len(rare)
+        assert sum(c["tokens"] for c in counts) == len(batch)
+        assert sum(c["tokens"] for c in counts if c["rare"]) == len(mine)
         assert sum(c["tokens"] for c in counts if c["silenced"]) == sum(r["silenced"] for r in mine)
-        total += sum(c["norm_sum"] for c in counts)
-    norms = [
-        abs(a) * np.sqrt(1 - 2 * np.exp(x["logprob"]) + x["collision"]).sum()
-        for a, x in zip(advantage, exact, strict=True)
-    ]
-    assert total == pytest.approx(sum(norms), rel=1e-4)
-
-
-def _is(row: dict[str, Any], i: int) -> bool:
-    """Whether a row is of response i of LINES: the ids of the prompts are made from their texts."""
-    text = json.dumps(LINES[i]["messages"], sort_keys=True)
-    name = f"prompt-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    return (row["prompt_id"], row["sample"]) == (name, i % 4)
+    exact_norms = [abs(t["advantage"]) * math.sqrt(1 - 2 * math.exp(t["logprob"]) + t["collision"]) for t in exact]
+    assert sum(norms) == pytest.approx(sum(exact_norms), rel=1e-4)
 
 
 def test_the_record_says_where_it_comes_from_and_a_second_run_changes_nothing(model: Path, finished: Path) -> None:
@@ -296,18 +284,6 @@ def _rows(vocabulary: int, lengths: list[tuple[int, int]]) -> list[Tokens]:
     return [Tokens(*(draw.integers(0, vocabulary, n, dtype=np.int32) for n in pair)) for pair in lengths]
 
 
-def _saved(config: Any, folder: Path, **changes: Any) -> tuple[ModelFolder, Any]:
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    made = AutoModelForCausalLM.from_config(config)
-    head = made.get_output_embeddings()
-    if getattr(head, "bias", None) is not None:
-        torch.nn.init.normal_(head.bias)
-    made.save_pretrained(folder)
-    return ModelFolder(folder, config.vocab_size, 64, None), made.double().eval()
-
-
 def test_the_batch_around_a_response_changes_nothing_but_rounding(model: Path) -> None:
     folder = find_model(model)
     rows = _rows(folder.vocabulary, [(5, n) for n in (1, 30, 2, 77, 14, 140, 3)])
@@ -322,13 +298,14 @@ def test_the_batch_around_a_response_changes_nothing_but_rounding(model: Path) -
 
 
 def test_a_model_that_caps_its_logits_is_refused(tmp_path: Path) -> None:
-    from transformers import Gemma2Config
+    from transformers import Gemma2Config, Gemma2ForCausalLM
 
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
     config = Gemma2Config(**sizes, vocab_size=300, num_key_value_heads=1, head_dim=16, initializer_range=2.0)
-    folder, _ = _saved(config, tmp_path)
+    Gemma2ForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(BadInput) as caught:
-        Scorer(folder, dtype="fp32", device="cpu").check(_rows(300, [(8, 8)])[0])
+        Scorer(ModelFolder(tmp_path, 300, 64, None), dtype="fp32", device="cpu").check(_rows(300, [(8, 8)])[0])
     assert caught.value.found == "Gemma2ForCausalLM"
 
 
@@ -506,7 +483,7 @@ BAD_LINES: dict[str, tuple[list[Any], str, str]] = {  # lines, where the error s
     "empty": ([], "", ""),
     "two prompts": ([line(messages=[{"role": "user", "content": "x"}])], ":1", "one of prompt"),
     "not finite": ([line(reward=1), line(reward=math.nan)], ":2", "reward: "),
-    "lone surrogate": ([LONE], ":1", "half a character at 0"),
+    "lone surrogate": ([LONE], ":1", "response: "),
     "sample beyond the log": ([line(sample=32768, correct=True)], ":1", "sample 32,768"),
     "nothing known": ([line()], ":1", "advantage, reward or correct"),
     "mixed": ([line(correct=True), line(advantage=1)], ":2", "otherwise at"),

@@ -96,7 +96,7 @@ def test_foreign_files_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
     (tmp_path / "thesis.tex").write_text("mine")
     assert refusal(tmp_path, record()).found == "thesis.tex"
     assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["thesis.tex"]
-    with runs.opened(tmp_path, record(), foreign=lambda name: name.endswith(".jsonl")) as run:
+    with runs.opened(tmp_path, record(), foreign=["m.jsonl"]) as run:
         assert not run.finished
 
 

@@ -84,11 +84,6 @@ def test_top_entropy_by_hand() -> None:
     assert sum(kept(top_entropy(stats([0.5], [0.3], [1.0]), share=0.2))) == 1
 
 
-def test_top_entropy_ranks_response_tokens_only_and_keeps_ties() -> None:
-    s = stats([0.5] * 5, [9.0, 0.4, 0.4, 0.1, 0.2], [1.0] * 5, [0, 1, 1, 1, 1])
-    assert kept(top_entropy(s, share=0.25)) == [0, 1, 1, 0, 0]
-
-
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=60), st.floats(0.001, 0.999))
 def test_quantile_is_numpys(values: list[float], q: float) -> None:
     expected = float(np.quantile(np.array(values, dtype=np.float64), q))

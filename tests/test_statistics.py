@@ -244,12 +244,12 @@ def test_drawn_signs_are_the_bits_of_the_stream():
     """Eight problems are summed at once; here every sign is one bit by itself."""
     d = np.array([(-1) ** i * (i % 7 + 1) / 8 for i in range(83)]) + 0.09
     resamples, words = 4000, 2  # 83 signs need 11 bytes: two words of 8
-    raw = np.random.PCG64(3).random_raw(resamples * words)
+    raw = np.random.PCG64(0).random_raw(resamples * words)
     bits = (raw.reshape(resamples, words, 1) >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
     signs = 1 - 2 * bits.reshape(resamples, 64 * words)[:, :83].astype(int)
     hits = int(np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-9))
     assert 0 < hits < resamples
-    assert sign_flip_p(d, resamples=resamples, seed=3) == (1 + hits) / (1 + resamples)
+    assert sign_flip_p(d, resamples=resamples) == (1 + hits) / (1 + resamples)
 
 
 def test_over_seeds_by_hand():

@@ -74,14 +74,14 @@ def test_damaged_lines_are_set_aside_and_nothing_else(tmp_path: Path, capsys) ->
     path = tmp_path / "m.jsonl"
     good = [store.to_line(metrics(i)) + "\n" for i in range(3)]
     path.write_text(good[0] + "{broken\n" + good[1] + '{"step":"x"}\n' + good[2] + '{"half')
-    store.set_aside(path, StepMetrics)
+    store.repair(path, StepMetrics)
     assert path.read_text() == "".join(good)
     assert (tmp_path / "m.jsonl.damaged").read_text() == '{"half\n{broken\n{"step":"x"}\n'
     assert "(2, 4)" in capsys.readouterr().err
-    store.set_aside(tmp_path / "none", StepMetrics)
+    store.repair(tmp_path / "none", StepMetrics)
     other = '{"schema_version":2,"step":1,"values":{}}\nbroken\n'
     path.write_text(other)
-    store.set_aside(path, StepMetrics)
+    store.repair(path, StepMetrics)
     assert path.read_text() == other
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.scores import averages, cell_record, looks_repeated, notes, summarise
 from stapo_eval.show import cost, print_summary
 from stapo_results import store
-from stapo_results.benchmarks import Benchmark, load, registry_entry, write_registry
+from stapo_results.benchmarks import OWN, Benchmark, Rows, checked, describe, problems_of
 from stapo_results.schema import Cell, CellRecord, Labels, Run, Sample, Verdict
 
 CELL = Cell(method="m", size="s", train_seed=0, step=1, benchmark="b", setting="t1.0")
@@ -41,11 +40,9 @@ def _verdict(s: Sample, extracted: str | None, correct: bool) -> Verdict:
 
 
 def _benchmark(problems: int, samples: int) -> Benchmark:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "b.jsonl"
-        path.write_text("".join(f'{{"id": "q{i}", "problem": "{i}?", "answer": "1"}}\n' for i in range(problems)))
-        write_registry(Path(folder) / "registry.yaml", {"b": registry_entry(path, "b", samples=samples)})
-        return load("b", Path(folder))
+    rows = Rows([{"id": f"q{i}", "problem": f"{i}?", "answer": "1"} for i in range(problems)], "b.jsonl")
+    spec = describe(problems_of("b", None, rows, OWN), title="b", samples=samples)
+    return checked("b", spec, rows, OWN)
 
 
 def _made(rows: list[list[tuple[str | None, bool, int, str]]]) -> tuple[CellRecord, list[Sample], list[Verdict]]:

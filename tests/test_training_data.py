@@ -261,7 +261,7 @@ def test_the_key_of_a_text_by_hand() -> None:
 def test_when_a_benchmark_problem_counts(training: str, benchmark: str, kind: str | None) -> None:
     spec = benchmarks.registry()["aime24"]
     problem = benchmarks.Problem(id="p", problem=benchmark, answer="1")
-    one = benchmarks.Benchmark("b", spec, (problem,), benchmarks.Identity(1, "", "", ()), "")
+    one = benchmarks.Benchmark("b", spec, (problem,), source="", golds_sha256="")
     prompt = source.Prompt(training, 5, "s")
     reports = contamination.find([prompt], {"b": one})
     row = {"problem_id": prompt.problem_id, "row": 5, "source_id": "s", "kind": kind}

@@ -10,29 +10,27 @@ from typing import Any
 from stapo_eval.options import listed
 from stapo_eval.show import print_table
 from stapo_results.benchmarks import (
+    FIELDS,
     HUB,
     OWN,
+    REGISTRY_FILE,
+    Benchmark,
     Rows,
+    Spec,
     check_name,
     checked,
+    describe,
     find_data_dir,
     from_file,
     from_hub,
     is_file_name,
     load,
-    problems_of,
-    write_registry,
-)
-from stapo_results.benchmarks.spec import (
-    FIELDS,
-    REGISTRY_FILE,
-    Benchmark,
-    Spec,
-    describe,
     own_entries,
     packaged,
+    problems_of,
     registry,
     shown,
+    write_registry,
 )
 from stapo_results.errors import BadInput, meant
 from stapo_results.store import write_atomic
@@ -50,7 +48,7 @@ def benchmarks(
     n: int = 0,
     license: str = "",
     unordered: bool = False,
-    tolerance: float = -1.0,
+    tolerance: float | None = None,
 ) -> int:
     """List the benchmarks and check the copies of a data directory; fetch copies; register your own.
 
@@ -67,8 +65,7 @@ def benchmarks(
         n: With --add: samples a problem; if 0, 32 up to 100 problems, else 4.
         license: With --add: the licence of the problems.
         unordered: With --add: answers with commas are lists in any order (JSON lists always are).
-        tolerance: With --add: the largest absolute error that counts as right, -1 for none; a row's own
-            tolerance takes precedence.
+        tolerance: With --add: the largest absolute error that counts as right; a row's own tolerance takes precedence.
     """
     if write and add:
         raise BadInput("--write and --add are two commands", next_step="give one of them")
@@ -85,10 +82,9 @@ def benchmarks(
             "--add needs --data-dir DIR and one name as --names NAME",
             next_step=f"stapo-eval benchmarks --add {add} --data-dir DIR --names NAME",
         )
-    entry = {"samples": n or None, "unordered": unordered, "tolerance": None if tolerance < 0 else tolerance}
-    where = revision or "main", split or "test"
-    path, spec = register(names, add, folder, fields, *where, license=license, **entry)
-    print(f"{path}: {spec.rows} rows, N {spec.samples}, answers {_answers(spec)}")
+    entry = {"samples": n or None, "unordered": unordered, "tolerance": tolerance, "license": license}
+    spec = register(names, add, folder, fields, revision or "main", split or "test", **entry)
+    print(f"{folder / spec.file}: {spec.rows} rows, N {spec.samples}, answers {_answers(spec)}")
     print(f"next: stapo-eval run --benchmarks {names} --data-dir {folder} --model ...")
     return 0
 
@@ -122,9 +118,9 @@ def _write(
             refused.append(name)
             print(f"{name}: REFUSED\n{e}")
             continue
-        print(f"{path}: {benchmark.identity.rows} rows, {how}")
-        if benchmark.identity.text_variants:
-            print(_variants(name, benchmark.identity.text_variants))
+        print(f"{path}: {len(benchmark.problems)} rows, {how}")
+        if benchmark.text_variants:
+            print(_variants(name, benchmark.text_variants))
     if refused:
         raise BadInput(
             f"{len(refused)} of {len(chosen)} benchmarks were not written",
@@ -141,7 +137,7 @@ def _list(specs: dict[str, Spec], folder: Path | None) -> int:
             state = "no file"
         elif folder is not None:
             try:
-                variants = load(name, folder).identity.text_variants
+                variants = load(name, folder).text_variants
                 state = f"ok, {len(variants)} texts differ" if variants else "ok"
                 notes += [_variants(name, variants)] if variants else []
             except BadInput as e:
@@ -205,7 +201,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 def register(
     name: str, source: str, folder: Path, columns: Mapping[str, str], revision: str, split: str, **known: Any
-) -> tuple[Path, Spec]:
+) -> Spec:
     """Register a file or a data set of the hub as a benchmark of a data directory, under a new name.
 
     Writes `<name>.jsonl` (unless it is the source) and the entry in registry.yaml.
@@ -213,11 +209,7 @@ def register(
     Args:
         columns: our fields to the rows' columns, where they are called otherwise.
         revision, split: of a data set.
-        known: fields of the entry that are not read off the problems: samples, answer_type, unordered, tolerance,
-            license.
-
-    Returns:
-        The file and the entry.
+        known: fields of the entry that are not read off the problems: samples, unordered, tolerance, license.
 
     Raises:
         BadInput: for a name that is taken by something else, or rows that are no benchmark.
@@ -227,12 +219,10 @@ def register(
     if name in packaged():
         raise BadInput(f"{name} is a benchmark of the paper", next_step="choose another name")
     found = find_rows(source, revision, split)
-    hub = {} if is_file_name(source) else {"hub": source, "revision": revision, "split": split}
-    mapping = {**(HUB if hub else OWN), **columns}
-    kept = {f: c for f, c in mapping.items() if f != c} if hub else {}
-    given = {k: v for k, v in known.items() if v not in (None, "")}
-    problems = problems_of(name, None, found, mapping)
-    spec = describe(problems, **{"title": name, **given, "file": path.name, "columns": kept, **hub})
+    local = is_file_name(source)
+    mapping = {**(OWN if local else HUB), **columns}
+    hub = {} if local else {"hub": source, "revision": revision, "split": split, "columns": dict(columns)}
+    spec = describe(problems_of(name, None, found, mapping), title=name, file=path.name, **known, **hub)
     if name in entries and entries[name] != spec:
         raise BadInput(
             f"{folder / REGISTRY_FILE} has another benchmark {name}",
@@ -240,12 +230,13 @@ def register(
             expected=f"{entries[name].rows} rows, golds {entries[name].golds_sha256[:16]}, N {entries[name].samples}",
             next_step="choose another name, or delete the entry",
         )
-    text = to_jsonl(checked(name, spec, found, mapping))
-    if not (path.exists() and not hub and path.samefile(found.source)):
-        if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise BadInput(f"{path} exists and is another file", next_step="choose another name, or delete it")
+    text, there = to_jsonl(checked(name, spec, found, mapping)), path.exists()
+    if local and there and path.samefile(source):
+        if columns:
+            raise BadInput(f"{path} is the source itself", next_step="rename its columns, or keep it in another folder")
+    elif there and path.read_text(encoding="utf-8") != text:
+        raise BadInput(f"{path} exists and is another file", next_step="choose another name, or delete it")
+    else:
         write_atomic(path, text)
-    elif columns:
-        raise BadInput(f"{path} is the source itself", next_step="rename its columns, or keep it in another folder")
     write_registry(folder / REGISTRY_FILE, entries | {name: spec})
-    return path, spec
+    return spec

@@ -19,13 +19,12 @@ from stapo_results.terminal import check_command, duration, run_main
 Flags = tyro.conf.arg(name="")  # the fields of a dataclass are flags of the command itself
 
 
-def run(options: Annotated[RunOptions, Flags], resume: bool = True, dry_run: bool = False) -> int:
+def run(options: Annotated[RunOptions, Flags], dry_run: bool = False) -> int:
     """Sample, grade and judge: avg@N of one model over benchmarks and decoding settings.
 
     To resume, repeat the command. A finished run returns at once.
 
     Args:
-        resume: Resume an unfinished run folder; --no-resume refuses one.
         dry_run: Make every check, print model, judge and the samples of each cell, and start nothing.
     """
     from stapo_eval import plan, show
@@ -34,7 +33,7 @@ def run(options: Annotated[RunOptions, Flags], resume: bool = True, dry_run: boo
     if dry_run:
         show.print_plan(plan.make_plan(options))
     else:
-        evaluate(options, resume)
+        evaluate(options)
     return 0
 
 
@@ -182,9 +181,8 @@ def export(
 
 
 def bench(
-    out: str = "results/records/bench", data_dir: str = "", model: str = "", repeats: int = 3, quick: bool = False,
-    seed: int = 0,
-) -> int:  # fmt: skip
+    out: str = "results/records/bench", data_dir: str = "", model: str = "", repeats: int = 3, quick: bool = False
+) -> int:
     """Measure grading beside math-verify or, with --model, a whole evaluation beside the usual loop; with a record.
 
     Args:
@@ -193,7 +191,6 @@ def bench(
         model: Folder of a small model, such as the miniature's, that is evaluated on six benchmarks of sums.
         repeats: Number of measurements of each way.
         quick: Measure a twentieth of the work once, to try the command.
-        seed: Seed of the responses to grade.
     """
     from stapo_eval import bench as measure
     from stapo_results import benching
@@ -203,7 +200,7 @@ def bench(
     if model:
         found = measure.bench_evaluation(Path(out) / "evaluation", model, times, share)
     else:
-        found = measure.bench(Path(out) / "grading", find_data_dir(data_dir), times, share, seed)
+        found = measure.bench_grading(Path(out) / "grading", find_data_dir(data_dir), times, share)
     rows = [
         [r.name, f"{r.seconds:.2f}", benching.spread(r), *map("{:.4g}".format, r.values.values())] for r in found.rows
     ]

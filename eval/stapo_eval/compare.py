@@ -8,23 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from stapo_eval.options import listed
 from stapo_eval.scores import difference_fields, means, rounded
 from stapo_eval.show import intervals, p_value, percent, print_table
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, meant, short_hashes
-from stapo_results.resampling import bootstrap
 from stapo_results.schema import CellRecord, Run
 from stapo_results.statistics import Paired, holm, paired, paired_average
 
-# what has to be one on both sides, and what is warned of where it differs; capitals for what moves a score by itself
-_SAME = {
-    "rows": lambda r: r.benchmark_rows,
-    "answers (SHA-256)": lambda r: r.benchmark_sha256,
-    "variant": lambda r: r.variant or "the registered copy",
-}
+# what is warned of where it differs; capitals for what moves a score by itself
 _WARNED = {
     "SAMPLES A PROBLEM": lambda r: r.n,
     "GRADERS": lambda r: r.grader,
@@ -38,13 +32,7 @@ _WARNED = {
 }
 
 
-class Pair(NamedTuple):
-    """Two cells of one benchmark; the difference is `first` minus `second`."""
-
-    first: CellRecord
-    second: CellRecord
-
-
+Pair = tuple[CellRecord, CellRecord]
 Cells = dict[tuple[str, str], CellRecord]  # by (benchmark, setting)
 
 
@@ -111,32 +99,29 @@ def pair_runs(a: Cells, b: Cells, benchmarks: Sequence[str] = ()) -> dict[str, l
         both = first & second
         absent = set(benchmarks) - both if benchmarks else first ^ second
         if absent or not both:
+            common = f"--benchmarks {','.join(sorted(both))}   compares what both have"
             raise BadInput(
                 f"not both runs hold {', '.join(sorted(absent)) or 'anything'} at {setting}",
                 found=" against ".join(", ".join(sorted(f"{x} {s}" for x, s in side)) for side in (a, b)),
                 expected="the same benchmarks, or their averages would not compare",
-                next_step=f"--benchmarks {','.join(sorted(both))}   compares what both have"
-                if both
-                else "evaluate one of them on the other's benchmarks and settings",
+                next_step=common if both else "evaluate one of them on the other's benchmarks and settings",
             )
-        found[setting] = [Pair(a[x, setting], b[x, setting]) for x in dict.fromkeys(benchmarks) or sorted(first)]
+        found[setting] = [(a[x, setting], b[x, setting]) for x in dict.fromkeys(benchmarks) or sorted(first)]
     return found
 
 
-def check_problems(pair: Pair) -> None:
-    """Raises BadInput unless both cells hold the same copy of the benchmark and the same problems of it."""
-    differing = {
-        what: [value(r) for r in pair] for what, value in _SAME.items() if value(pair.first) != value(pair.second)
-    }
-    first, second = ({p.problem_id for p in r.problems} for r in pair)
-    if only := sorted(first ^ second):
-        differing["problems"] = [f"{len(first)}", f"{len(second)}, {len(only)} on one side only, first {only[0]}"]
-    if differing:
+def check_copies(pair: Pair) -> None:
+    """Raises BadInput unless both cells hold the same copy of the benchmark."""
+    first, second = (
+        {"rows": r.benchmark_rows, "answers (SHA-256)": r.benchmark_sha256, "variant": r.variant or "none"}
+        for r in pair
+    )
+    if first != second:
         raise BadInput(
-            f"{pair.first.cell.benchmark}: the two were evaluated on different problems",
-            found="; ".join(f"{what} {x} against {y}" for what, (x, y) in differing.items()),
-            expected="one copy, and the same problems of it",
-            next_step="evaluate both on the same file with the same --limit, or leave it out with --benchmarks",
+            f"{pair[0].cell.benchmark}: the two were evaluated on different copies",
+            found="; ".join(f"{k} {x} against {second[k]}" for k, x in first.items() if x != second[k]),
+            expected="one copy",
+            next_step="evaluate both on the same file, or leave it out with --benchmarks",
         )
 
 
@@ -144,7 +129,7 @@ def warnings(pairs: Sequence[Pair]) -> list[str]:
     """What a reader must know before reading a difference, each with both values."""
     found: dict[tuple[str, str], list[str]] = {}
     for pair in pairs:
-        name = pair.first.cell.benchmark
+        name = pair[0].cell.benchmark
         for what, value in _WARNED.items():
             x, y = (value(r) or "not recorded" for r in pair)
             if x != y:
@@ -154,9 +139,7 @@ def warnings(pairs: Sequence[Pair]) -> list[str]:
                 note = f"samples of the {side} are MISSING", "no difference is computed"
                 found.setdefault(note, []).append(f"{name} ({missing})")
     out = [f"{what} on {', '.join(names)}: {values}" for (what, values), names in found.items()]
-    if all(p.first == p.second for p in pairs):
-        out.append("both sides are THE SAME RECORDS")
-    return out
+    return out + ["both sides are THE SAME RECORDS"] * all(x == y for x, y in pairs)
 
 
 def _means(record: CellRecord) -> dict[str, float]:
@@ -178,11 +161,6 @@ def _side(record: CellRecord) -> dict[str, Any]:
     }
 
 
-def _difference(d: Paired, strata: list[list[float]]) -> dict[str, float | int | None]:
-    more = difference_fields(d, bootstrap(strata))
-    return {"problems": d.problems, "standard_error": rounded(d.se), "p": rounded(d.sign_flip), **more}
-
-
 def compare(pairs: Sequence[Pair]) -> dict[str, Any]:
     """One table: a column a benchmark, p adjusted by Holm over them, and the unweighted average.
 
@@ -191,25 +169,34 @@ def compare(pairs: Sequence[Pair]) -> dict[str, Any]:
     Raises:
         BadInput: the two sides of a pair do not hold the same problems.
     """
-    columns, strata = [], []
+    differences, strata = [], []
     for pair in pairs:
-        check_problems(pair)
-        first, second = _means(pair.first), _means(pair.second)
+        check_copies(pair)
+        first, second = map(_means, pair)
+        differences.append(paired(first, second))
         strata.append([first[k] - second[k] for k in sorted(first)])
-        columns.append({
-            "benchmark": pair.first.cell.benchmark,
-            "first": _side(pair.first),
-            "second": _side(pair.second),
-            **_difference(paired(first, second), strata[-1:]),
-        })  # fmt: skip
-    adjusted = holm([math.nan if c["p"] is None else c["p"] for c in columns])
-    for column, p in zip(columns, adjusted, strict=True):
-        column["p_holm"] = rounded(p)
+    columns = [
+        {
+            "benchmark": pair[0].cell.benchmark,
+            "first": _side(pair[0]),
+            "second": _side(pair[1]),
+            **_difference(d, [stratum]),
+            "p_holm": rounded(p),
+        }
+        for pair, d, stratum, p in zip(
+            pairs, differences, strata, holm([d.sign_flip for d in differences]), strict=True
+        )
+    ]
     average: dict[str, Any] = _difference(paired_average(strata), strata)
     for side in ("first", "second"):
         values = [c[side]["accuracy"] for c in columns]
         average[side] = None if None in values else rounded(math.fsum(values) / len(values))
     return {"columns": columns, "average": average, "warnings": warnings(pairs)}
+
+
+def _difference(d: Paired, strata: list[list[float]]) -> dict[str, float | int | None]:
+    tested = {"problems": d.problems, "standard_error": rounded(d.se), "p": rounded(d.sign_flip)}
+    return tested | difference_fields(d, strata)
 
 
 def _print(setting: str, table: dict[str, Any]) -> None:

@@ -67,8 +67,6 @@ class What:
     """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); any other as t0.8-p0.9."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
     """hf: transformers, deterministic on a CPU. vllm: needs its own environment. openai: endpoints, see --url."""
-    served_model: str = ""
-    """Name of the model at the endpoint; if empty, --model, or the only model there if --model is a folder."""
     n: int = 0
     """Samples a problem; if 0, the benchmark's own N."""
     limit: int = 0
@@ -115,7 +113,7 @@ class RunOptions(EngineOptions, What, Judging, Where):
         return kind, replace(options, url=self.judge_url)
 
 
-IDENTITY = {*(f.name for f in fields(What)), "judge_scope", "judge_mode", "judge_engine"}
+IDENTITY = {*(f.name for f in fields(What)), "served_model", "judge_scope", "judge_mode", "judge_engine"}
 RECORDED = {f.name for f in fields(RunOptions)}
 # a record from before an option existed was made with the option's default
 DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING}

@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Decoding, parse_settings
+from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options, copies_of
-from stapo_eval.engines.requests import Key
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import IDENTITY, RECORDED, RunOptions, listed
 from stapo_results import provenance, runs
-from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load
+from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.schema import Cell, Labels, Run
 from stapo_results.sizes import is_miniature_size
 
-PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
 _LEAST = {"n": 0, "limit": 0, "batch_rows": 0, "threads": 0, "max_tokens": 1}
 _SOURCE = "source:"  # where a benchmark came from: for the reader, its content is what counts
@@ -163,7 +162,7 @@ def _at_least(options: RunOptions, name: str, least: int) -> None:
 
 def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:
     data_dir = checks.attempt("data directory", find_data_dir, options.data_dir)
-    names = PAPER if options.benchmarks.lower() == "all" else listed(options.benchmarks)
+    names = list(packaged()) if options.benchmarks.lower() == "all" else listed(options.benchmarks)
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
 

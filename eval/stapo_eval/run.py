@@ -17,22 +17,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.engines import make_engine
-from stapo_eval.engines.requests import Key
+from stapo_eval.engines import Key, key_of, make_engine
 from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files, data_dir_of
 from stapo_eval.plan import EvaluationPlan, make_plan, may_differ
 from stapo_eval.samples import (
     context_limit,
     context_note,
     drop_errors,
-    generate,
     load_samples,
-    put_in_order,
     refused_notes,
     requests_of,
+    rewrite,
+    sample_of,
 )
 from stapo_eval.scores import write_records
-from stapo_eval.show import StageDisplay, print_summary
+from stapo_eval.show import StageDisplay, Tally, print_summary
 from stapo_eval.verdicts import verdicts_of
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed
@@ -42,11 +41,8 @@ _JUDGE = ("judge", "revision judge")  # how differences begin that are the judge
 _SAVE_SECONDS = 30.0  # of time spent, that a kill may take off the record
 
 
-def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
+def run(options: RunOptions) -> dict[str, Any]:
     """Evaluate, or resume an earlier call with the same options.
-
-    Args:
-        resume: False refuses a folder that holds a run.
 
     Returns:
         The summary, as in summary.json.
@@ -55,14 +51,12 @@ def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
         BadInput: before any work. RunFailed: the work could not be finished; the same call resumes it.
     """
     plan = make_plan(options)
-    if not resume and (plan.out / runs.RECORD).exists():
-        raise BadInput(f"{plan.out} already holds a run", next_step="leave out --no-resume, or give another --out")
     with runs.opened(
         plan.out,
         plan.run,
         may_differ=may_differ,
         older=lambda c: {**DEFAULTS, **c},
-        foreign=lambda name: name == "samples.jsonl",
+        foreign=["samples.jsonl"],
         advice=lambda previous, differing: (
             f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
             if all(x.startswith(_JUDGE) for x in differing)
@@ -168,9 +162,10 @@ def _finish(
         with folder.working(start, f"nothing finished is lost; this resumes it:\n  {_command()}", **fields), display:
             if len(samples) < len(keys):
                 _generate(plan, folder, samples, display)
-            if folder.record.deterministic:
-                put_in_order(plan, samples)
             ordered = [samples[k] for k in keys]
+            if folder.record.deterministic and list(samples) != keys:
+                # a kill and replicas change the order in which samples come, and must not change the file
+                rewrite(plan, ordered)
             verdicts, judged = verdicts_of(plan, ordered, display)
             return write_records(plan, folder.record, ordered, verdicts, judged)
     finally:
@@ -197,25 +192,35 @@ def _generate(plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sam
     limit = context_limit(plan, prompts, engine.context)
     for note in (*refused_notes(engine.refused), *([context_note(limit)] if limit else [])):
         print(f"note: {note}", file=sys.stderr, flush=True)
-    record, began, saved = folder.record, time.monotonic(), 0.0
+    record, began, tally = folder.record, time.monotonic(), Tally(plan, samples.values())
     notes = record.notes
     if samples and not engine.deterministic:
         notes = [*notes, "samples made after the interruption may differ in text from those of a whole run"]
     refused = sorted({*record.options_refused, *engine.refused})
     folder.save(deterministic=engine.deterministic, context_limit=limit, options_refused=refused)
 
-    def save(every: float = 0.0) -> None:
-        nonlocal saved
-        if (spent := time.monotonic() - began) - saved >= every:
-            saved = spent
-            folder.save(
-                notes=list(dict.fromkeys([*notes, *engine.notes])),
-                engine_seconds=round((record.engine_seconds or 0.0) + engine.busy, 3),
-                generating_seconds=round((record.generating_seconds or 0.0) + spent, 3),
-            )
+    def save() -> None:
+        folder.save(
+            notes=list(dict.fromkeys([*notes, *engine.notes])),
+            engine_seconds=round((record.engine_seconds or 0.0) + engine.busy, 3),
+            generating_seconds=round((record.generating_seconds or 0.0) + time.monotonic() - began, 3),
+        )
 
     try:
-        generate(plan, engine, requests, samples, display, lambda: save(_SAVE_SECONDS))
+        display.start("generate", len(samples), len(requests))
+        lengths, saved = {key: s.response_tokens for key, s in samples.items()}, began
+        with store.Journal(plan.out / "samples.jsonl") as journal:
+            for piece in engine.stream(requests, lengths):
+                fresh = [sample_of(f, engine) for f in piece]
+                journal.append(fresh)
+                samples.update({key_of(s): s for s in fresh})
+                tally.add(fresh)
+                display.update(len(samples), len(requests), tally)
+                if time.monotonic() - saved >= _SAVE_SECONDS:
+                    saved = time.monotonic()
+                    save()
+        if len(samples) < len(requests):
+            raise RunFailed("the engine left requests unanswered")
         if not engine.counts_tokens:  # the endpoint has counted by now
             counted = {k: s.prompt_tokens for k, s in samples.items() if s.finish_reason != "error"}
             folder.save(context_limit=context_limit(plan, counted, engine.context))

@@ -1,16 +1,14 @@
-"""The samples of an evaluation: which are asked for, which are on record, and getting the rest from an engine."""
+"""The samples of an evaluation: which are asked for, and which are on record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from stapo_eval.decoding import NEUTRAL, prompt
-from stapo_eval.engines import Engine, Finished, Request
-from stapo_eval.engines.requests import Key, key_of
+from stapo_eval.engines import Engine, Finished, Key, Request, key_of
 from stapo_eval.plan import EvaluationPlan
-from stapo_eval.show import StageDisplay, Tally
 from stapo_results import store
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput
 from stapo_results.schema import ContextLimit, Sample
 from stapo_results.seeds import derive_seed
 
@@ -72,7 +70,7 @@ def load_samples(plan: EvaluationPlan, *, fixed: bool = False) -> dict[Key, Samp
         BadInput: for a sample that is there twice, belongs to another run or, where they are fixed, is damaged.
     """
     path = plan.out / "samples.jsonl"
-    store.repair(path) if fixed else store.set_aside(path, Sample)
+    store.repair(path, None if fixed else Sample)
     wanted, samples = set(plan.keys()), {}
     for s in store.read(path, Sample) if path.exists() else ():
         key = key_of(s)
@@ -94,59 +92,19 @@ def drop_errors(plan: EvaluationPlan, samples: dict[Key, Sample]) -> int:
     failed = [key for key, s in samples.items() if s.finish_reason == "error"]
     if failed:
         store.append(plan.out / "samples.failed.jsonl", [samples.pop(key) for key in failed])
-        _rewrite(plan, list(samples.values()))
+        rewrite(plan, samples.values())
         # a run that is stopped from here on is not done, whatever its record said
         (plan.out / "summary.json").unlink(missing_ok=True)
     return len(failed)
 
 
-def put_in_order(plan: EvaluationPlan, samples: dict[Key, Sample]) -> None:
-    """Rewrite the samples in the order of the verdicts file, in one step, if they are in another.
-
-    A deterministic engine's samples do not depend on when they were made, and neither may their file: replicas
-    finish in any order, and a killed run continues where it can.
-    """
-    keys = plan.keys()
-    if list(samples) != keys:
-        _rewrite(plan, [samples[k] for k in keys])
-
-
-def _rewrite(plan: EvaluationPlan, samples: Sequence[Sample]) -> None:
+def rewrite(plan: EvaluationPlan, samples: Iterable[Sample]) -> None:
+    """Make these the samples on record, in one step."""
     store.write_atomic(plan.out / "samples.jsonl", "".join(store.to_line(s) + "\n" for s in samples))
 
 
-def generate(
-    plan: EvaluationPlan,
-    engine: Engine,
-    requests: Sequence[Request],
-    samples: dict[Key, Sample],
-    display: StageDisplay,
-    on_record: Callable[[], None] = lambda: None,
-) -> None:
-    """Draw what `samples` lacks, put it there, and on record as it comes.
-
-    Args:
-        on_record: called after each piece that is on record.
-
-    Raises:
-        RunFailed: the engine left requests unanswered.
-    """
-    tally = Tally(plan, samples.values())
-    display.start("generate", len(samples), len(requests))
-    lengths = {key: s.response_tokens for key, s in samples.items()}
-    with store.Journal(plan.out / "samples.jsonl") as recorded:
-        for piece in engine.stream(requests, lengths):
-            fresh = [_sample(f, engine) for f in piece]
-            recorded.append(fresh)
-            on_record()
-            samples.update({key_of(s): s for s in fresh})
-            tally.add(fresh)
-            display.update(tally.done, len(requests), tally)
-    if len(samples) != len(requests):
-        raise RunFailed("the engine left requests unanswered", found=f"{len(samples)} of {len(requests)} samples")
-
-
-def _sample(f: Finished, engine: Engine) -> Sample:
+def sample_of(f: Finished, engine: Engine) -> Sample:
+    """The record of a finished request."""
     r = f.request
     return Sample(
         cell=r.cell,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stapo_eval.grading.rules import grader_version
 from stapo_eval.judge import asking
@@ -47,23 +48,20 @@ def write_records(
 
     Args:
         run: the record of the run folder.
+        samples, verdicts: in the order of the plan's keys.
         judged: index of a sample -> what the judge said of it.
 
     Returns:
         The summary.
     """
-    of_cell: dict[str, list[int]] = {}
-    for i, s in enumerate(samples):
-        of_cell.setdefault(s.cell, []).append(i)
-    records, cells = [], []
+    records, cells, end = [], [], 0
     for cell in plan.cells:
-        places = of_cell[cell.cell.id]
-        cell_verdicts = [verdicts[i] for i in places]
-        record = cell_record(plan, run, cell, [samples[i] for i in places], cell_verdicts)
+        begin, end = end, end + len(cell.problems) * cell.n
+        record = cell_record(plan, run, cell, samples[begin:end], verdicts[begin:end])
         store.write_json(plan.out / "cells" / f"{cell.cell.slug}.json", record)
         records.append(record)
-        without = asking.unanswered(judged[i] for i in places if i in judged)
-        cells.append(summarise(record, cell_verdicts) | ({"judge_unanswered": without} if without else {}))
+        without = asking.unanswered(judged[i] for i in range(begin, end) if i in judged)
+        cells.append(summarise(record, verdicts[begin:end]) | ({"judge_unanswered": without} if without else {}))
     limits = [context_note(run.context_limit)] if run.context_limit else []
     unclear = asking.judge_notes(judged.values()) if plan.judge_counts else []
     summary = {
@@ -88,7 +86,7 @@ def cell_record(
         samples, verdicts: those of this cell, in the same order.
     """
     cell, benchmark, decoding, problems, n = planned
-    identity, whole = benchmark.identity, len(benchmark.problems)
+    whole = len(benchmark.problems)
     part = f"only the first {len(problems)} of {whole} problems" if len(problems) < whole else ""
     answered = [(s, v) for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"]
     lengths, (identical, by_chance) = [s.response_tokens for s, _ in answered], _identical([s for s, _ in answered])
@@ -103,10 +101,10 @@ def cell_record(
         grader=f"{plan.options.preset}, {grader_version()}",
         judge=plan.judge_text,
         problems=_problems(planned, samples, verdicts),
-        benchmark_rows=identity.rows,
-        benchmark_sha256=identity.golds_sha256,
-        variant="; ".join(x for x in (identity.variant, part) if x),
-        text_variants=len(identity.text_variants),
+        benchmark_rows=whole,
+        benchmark_sha256=benchmark.golds_sha256,
+        variant="; ".join(x for x in (benchmark.variant, part) if x),
+        text_variants=len(benchmark.text_variants),
         finish_reasons=dict(sorted(Counter(s.finish_reason for s in samples).items())),
         no_answer=sum(v.reason == "no_answer" for _, v in answered),
         mean_response_tokens=round(math.fsum(lengths) / max(1, len(lengths)), 3),
@@ -159,15 +157,16 @@ def rounded(x: float) -> float | None:
     return None if math.isnan(x) else round(x, 8)
 
 
-def estimate_fields(estimate: statistics.Estimate, ends: tuple[float, float]) -> dict[str, float | None]:
+def estimate_fields(estimate: statistics.Estimate, strata: Sequence[ArrayLike]) -> dict[str, float | None]:
     """A mean with its standard error and both intervals.
 
     Where all problems have one score every resample is the same, and the bootstrap has no interval to give.
 
     Args:
-        ends: of the bootstrap interval.
+        strata: the problems' means, for the bootstrap.
     """
-    ends = ends if ends[0] < ends[1] else (math.nan, math.nan)
+    low, high = bootstrap(strata)
+    ends = (low, high) if low < high else (math.nan, math.nan)
     return {
         "accuracy": rounded(estimate.mean),
         "standard_error": rounded(estimate.se),
@@ -175,9 +174,13 @@ def estimate_fields(estimate: statistics.Estimate, ends: tuple[float, float]) ->
     }
 
 
-def difference_fields(d: statistics.Paired, ends: tuple[float, float]) -> dict[str, float | None]:
-    """A paired difference and both intervals; where no problem differs they would claim certainty and are null."""
-    values = (d.low, d.high, *ends) if d.se > 0 else (math.nan,) * 4
+def difference_fields(d: statistics.Paired, strata: Sequence[ArrayLike]) -> dict[str, float | None]:
+    """A paired difference and both intervals; where no problem differs they would claim certainty and are null.
+
+    Args:
+        strata: the problems' differences, for the bootstrap.
+    """
+    values = (d.low, d.high, *bootstrap(strata)) if d.se > 0 else (math.nan,) * 4
     return {"difference": rounded(d.mean), **_intervals(*values)}
 
 
@@ -192,10 +195,6 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
     judged = Counter("".join(p.judged for p in record.problems))
     (within, between), votes = statistics.variance_components(scores), _votes(record, verdicts)
     responses, lengths = len(letters) - letters.count("-"), record.by_verdict
-
-    def of_record(*names: str) -> dict[str, Any]:
-        return {name: getattr(record, name) for name in names}
-
     return {
         "cell": record.cell.id,
         "benchmark": record.cell.benchmark,
@@ -205,20 +204,22 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
         "correct": letters.count("1"),
         "samples": len(letters),
         "missing": letters.count("-"),
-        **estimate_fields(statistics.clustered(scores), bootstrap([statistics.problem_means(scores)])),
+        **estimate_fields(statistics.clustered(scores), [statistics.problem_means(scores)]),
         "pass_at": {str(k): rounded(statistics.pass_at_k(scores, k)) for k in ks(record.n)},
         "majority_at": {str(k): rounded(statistics.majority_at_k(votes, scores, k)) for k in ks(record.n)},
         "variance_within": rounded(within),
         "variance_between": rounded(between),
         "truncated": rounded(record.finish_reasons.get("length", 0) / (responses or math.nan)),
         "no_answer": rounded(record.no_answer / (responses or math.nan)),
-        **of_record("mean_response_tokens", "identical_problems", "identical_by_chance"),
+        "mean_response_tokens": record.mean_response_tokens,
+        "identical_problems": record.identical_problems,
+        "identical_by_chance": record.identical_by_chance,
         "looks_repeated": looks_repeated(record),
         "finish_reasons": {k: {"stop": x.responses - x.truncated, "length": x.truncated} for k, x in lengths.items()},
         "response_tokens": {k: {q: x.tokens.get(q) for q in QUANTILES} for k, x in lengths.items()},
         "judge": {name: judged[letter] for name, letter in JUDGE_LETTERS.items() if name != "not_asked"},
         "audit": audit(record),
-        **of_record("scored_by", "judge_note", "grader", "variant", "text_variants"),
+        **record.model_dump(include={"scored_by", "judge_note", "grader", "variant", "text_variants"}),
     }
 
 
@@ -230,8 +231,8 @@ def averages(records: Sequence[CellRecord]) -> list[dict[str, Any]]:
             [statistics.parse_verdicts(p.verdicts) for p in r.problems] for r in records if r.cell.setting == setting
         ]
         whole = statistics.average([statistics.clustered(x) for x in scores])
-        ends = bootstrap([statistics.problem_means(x) for x in scores])
-        found.append({"setting": setting, "benchmarks": len(scores), **estimate_fields(whole, ends)})
+        means = [statistics.problem_means(x) for x in scores]
+        found.append({"setting": setting, "benchmarks": len(scores), **estimate_fields(whole, means)})
     return found
 
 
@@ -316,9 +317,11 @@ def audit(record: CellRecord) -> dict[str, Any]:
     if not asked:
         return found
     scored, by_rule = means(record), means(record, "rule")
-    ends = bootstrap([np.array(list(scored.values())) - list(by_rule.values())])
+    moved = statistics.paired(scored, by_rule)
     rule_accuracy = rounded(math.fsum(by_rule.values()) / len(by_rule))
-    return found | {"rule_accuracy": rule_accuracy, **difference_fields(statistics.paired(scored, by_rule), ends)}
+    return (
+        found | {"rule_accuracy": rule_accuracy} | difference_fields(moved, [[scored[k] - by_rule[k] for k in scored]])
+    )
 
 
 def means(record: CellRecord, field: str = "verdicts") -> dict[str, float]:

@@ -24,14 +24,14 @@ class Tally:
     """Counts of a run while it generates: accuracy by rule over the answers that are decided without algebra.
 
     Attributes:
-        done: samples on record; failed: those of them on which the engine failed.
+        failed: samples on which the engine failed.
         tokens: response tokens of this process's samples.
     """
 
     def __init__(self, plan: EvaluationPlan, recorded: Iterable[Sample]):
         self.cells = {c.cell.id: (f"{c.benchmark.name} {c.cell.setting}", c.golds()) for c in plan.cells}
         self.verdicts: Counter[tuple[str, bool]] = Counter()
-        self.done = self.failed = self.tokens = 0
+        self.failed = self.tokens = 0
         self.add(recorded)
         self.tokens = 0
 
@@ -39,7 +39,6 @@ class Tally:
         from stapo_eval.grading.rules import quick  # here: commands that only print start without it
 
         for s in samples:
-            self.done += 1
             self.tokens += s.response_tokens
             self.failed += s.finish_reason == "error"
             name, golds = self.cells[s.cell]
@@ -72,7 +71,7 @@ class StageDisplay(Display):
 
     def start(self, stage: str, done: int, total: int) -> None:
         self.stage, self.first, self.began = stage, done, time.monotonic()
-        if not self.is_live:
+        if self.live is None:
             self.say(f"{self.label}: {stage}, {done} of {total} done")
         terminal.report_progress(stage, done, total)
 

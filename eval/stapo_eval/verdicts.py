@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from stapo_eval.engines import Finished, make_engine
+from stapo_eval.engines import make_engine
 from stapo_eval.grading.pool import Item, Outcome, grade
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import grader_version
@@ -84,25 +84,25 @@ def _judge(
     judge = asking.Judge(plan.judge.name, plan.judge.revision, plan.prompt, plan.options.judge_mode)
     questions = _questions(plan, samples, graded)
     keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge)
-    store.set_aside(path, Judgement)
     known = asking.recorded(path, judge)
-    done = sum(key in known for key in first)
-    display.start("judge", done, len(first))
-
-    def record(judgements: list[Judgement], finished: list[Finished]) -> None:
-        nonlocal done
-        store.append(path, judgements)
-        done += len(judgements)
-        display.update(done, len(first))
-
-    check = asking.check_replies if plan.judge_counts else lambda known, questions=0: None
-    if done < len(first):
-        check([known[key] for key in first if key in known], len(first))  # before a judge is loaded
+    said = [known[key] for key in first if key in known]
+    display.start("judge", len(said), len(first))
+    check = asking.check_replies if plan.judge_counts else lambda judged, questions=0: None
+    if len(said) < len(first):
+        check(said, len(first))  # before a judge is loaded
+        checked = len(said)
         kind, options = plan.options.judge_options()
         threads, dtype = plan.run.config["threads"], plan.options.dtype
         with closing(make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options)) as engine:
-            asking.ask(first, judge, engine, known, record, check)
-    check(known[key] for key in first)
+            for judgements in asking.ask(first, judge, engine, known):
+                store.append(path, judgements)
+                said += judgements
+                display.update(len(said), len(first))
+                if len(said) - checked >= asking.MOST_UNCLEAR * len(first):
+                    check(said, len(first))
+                    checked = len(said)
+        known |= {j.key: j for j in said}
+    check(said)
     return {i: known[key] for (i, _), key in zip(questions, keys, strict=True)}
 
 

@@ -10,9 +10,6 @@ from typing import Any
 from stapo_results import provenance, store
 from stapo_results.schema import Bench, BenchRow
 
-Table = list[list[str]]
-"""Cells by row; the first row is the head."""
-
 
 def timed_row(
     name: str,
@@ -66,7 +63,7 @@ def spread(row: BenchRow) -> str:
     return f"{row.ratio:.3f} ({row.ratio_low:.3f} to {row.ratio_high:.3f})"
 
 
-def text(table: Table) -> str:
-    """A table for a terminal."""
+def text(table: Sequence[Sequence[str]]) -> str:
+    """A table for a terminal; the first row is the head."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table)

@@ -7,7 +7,7 @@ scores give the same bytes in every table.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,13 +27,19 @@ def uniform_indices(stream: np.random.PCG64, n: int, size: int) -> NDArray[np.in
     return raw.view(np.int64)
 
 
-def bootstrap(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
+def _draws(stream: np.random.PCG64, n: int, resamples: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Resamples of n items in blocks: which resamples, and the indices that each of them draws (rows, n)."""
+    block = max(1, _DRAWS_AT_ONCE // n)
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        yield slice(start, start + rows), uniform_indices(stream, n, rows * n).reshape(rows, n)
+
+
+def bootstrap(strata: Sequence[ArrayLike]) -> tuple[float, float]:
     """95 % percentile interval of the unweighted mean over strata, problems resampled inside each stratum.
 
     Args:
         strata: one array of problem means (or of paired differences) a benchmark; a single benchmark is one stratum.
-        resamples: B.
-        seed: fixed, so that a table is a function of its records.
 
     Returns:
         (low, high); NaN twice when a problem mean is NaN or a stratum has fewer than two problems.
@@ -41,19 +47,16 @@ def bootstrap(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES, seed: 
     arrays = [np.asarray(s, dtype=np.float64) for s in strata]
     if any(a.size < 2 or np.isnan(a).any() for a in arrays):
         return math.nan, math.nan
-    stream = np.random.PCG64(seed)
-    totals = np.zeros(resamples)
+    stream = np.random.PCG64(0)  # fixed, so that a table is a function of its records
+    totals = np.zeros(RESAMPLES)
     for a in arrays:
-        block = max(1, _DRAWS_AT_ONCE // a.size)
-        for start in range(0, resamples, block):
-            rows = min(block, resamples - start)
-            index = uniform_indices(stream, a.size, rows * a.size).reshape(rows, a.size)
-            totals[start : start + rows] += a.take(index).mean(axis=1)
+        for block, index in _draws(stream, a.size, RESAMPLES):
+            totals[block] += a.take(index).mean(axis=1)
     low, high = np.quantile(totals / len(arrays), [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return float(low), float(high)
 
 
-def resampled_sums(values_CK: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> NDArray[np.float64]:
+def resampled_sums(values_CK: ArrayLike, *, resamples: int = RESAMPLES) -> NDArray[np.float64]:
     """Sums of K quantities over C clusters drawn with replacement (resamples, K): for ratios of sums and differences.
 
     All quantities of a draw are of the same clusters, so what is formed of them is paired. A cluster whose values are
@@ -61,20 +64,16 @@ def resampled_sums(values_CK: ArrayLike, *, resamples: int = RESAMPLES, seed: in
     """
     values = np.asarray(values_CK, dtype=np.float64)
     clusters = len(values)
-    stream = np.random.PCG64(seed)
     out = np.empty((resamples, values.shape[1]))
-    block = max(1, _DRAWS_AT_ONCE // clusters)
-    for start in range(0, resamples, block):
-        rows = min(block, resamples - start)
-        index = uniform_indices(stream, clusters, rows * clusters).reshape(rows, clusters)
-        index += np.arange(rows)[:, None] * clusters
-        times = np.bincount(index.ravel(), minlength=rows * clusters).reshape(rows, clusters)
+    for block, index in _draws(np.random.PCG64(0), clusters, resamples):
+        index += np.arange(len(index))[:, None] * clusters
+        times = np.bincount(index.ravel(), minlength=index.size).reshape(index.shape)
         # not a matrix product: a library of those sums in an order that depends on how many threads it has
-        out[start : start + rows] = np.einsum("rc,ck->rk", times.astype(np.float64), values, optimize=False)
+        out[block] = np.einsum("rc,ck->rk", times.astype(np.float64), values, optimize=False)
     return out
 
 
-def sign_flip_p(differences_Q: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
+def sign_flip_p(differences_Q: ArrayLike, *, resamples: int = RESAMPLES) -> float:
     """Two-sided p-value of "the differences are symmetric about 0": how often a random flip of signs is as extreme.
 
     Exact (all 2^m patterns of the m non-zero differences) up to m = 16, otherwise drawn, with (1 + hits) / (1 + B) so
@@ -91,11 +90,11 @@ def sign_flip_p(differences_Q: ArrayLike, *, resamples: int = RESAMPLES, seed: i
     if d.size <= _EXACT_FLIPS:
         patterns = np.arange(2**d.size)[:, None] >> np.arange(d.size) & 1
         return float(np.mean(np.abs((1 - 2 * patterns) @ d) >= bar))
-    hits = int(np.sum(np.abs(_flipped_sums(d, resamples, np.random.PCG64(seed))) >= bar))
+    hits = int(np.sum(np.abs(_flipped_sums(d, resamples)) >= bar))
     return (1 + hits) / (1 + resamples)
 
 
-def _flipped_sums(d: NDArray[np.float64], resamples: int, stream: np.random.PCG64) -> NDArray[np.float64]:
+def _flipped_sums(d: NDArray[np.float64], resamples: int) -> NDArray[np.float64]:
     """Sums of the differences under random signs (resamples,): one random bit a sign.
 
     Eight differences have 256 patterns of signs, whose sums are formed once; a random byte then picks one. That is
@@ -107,7 +106,7 @@ def _flipped_sums(d: NDArray[np.float64], resamples: int, stream: np.random.PCG6
     signs = 1 - 2 * (np.arange(256)[:, None] >> np.arange(8) & 1)
     sums = (padded.reshape(eights, 1, 8) * signs).sum(axis=2)
     words = -(-eights // 8)
-    raw = stream.random_raw(resamples * words).astype("<u8")  # the byte order of every machine alike
+    raw = np.random.PCG64(0).random_raw(resamples * words).astype("<u8")  # the byte order of every machine alike
     picks = raw.view(np.uint8).reshape(resamples, 8 * words)
     total = np.zeros(resamples)
     for j in range(eights):

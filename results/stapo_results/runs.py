@@ -16,7 +16,7 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def previous_of(
     new: Run,
     flag: str,
     may_differ: Callable[[str], bool] = lambda key: False,
-    foreign: Callable[[str], bool] = lambda name: True,
+    foreign: Collection[str] = (),
     advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
     resumes: bool = True,
     older: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
@@ -123,7 +123,7 @@ def previous_of(
 
     Args:
         may_differ: keys, as `differences` names them, that decide no number.
-        foreign: which names must not stand in a folder that has no record yet.
+        foreign: names that must not stand in a folder that has no record yet. Default: all.
         advice: a next step for a folder of another run that is better than another folder; "" where there is none.
         resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
         older: the folder's configuration with what was so before a record could say it.
@@ -134,7 +134,7 @@ def previous_of(
     check_folder(path, flag)
     if not (path / RECORD).exists():
         names = sorted(p.name for p in path.iterdir()) if path.exists() else []
-        if found := [n for n in names if not n.startswith(".") and foreign(n)]:
+        if found := [n for n in names if not n.startswith(".") and n in (foreign or names)]:
             raise BadInput(
                 f"{path} is not empty and holds no run",
                 found=", ".join(found[:_SHOWN]),

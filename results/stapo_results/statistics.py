@@ -224,16 +224,14 @@ def clustered(scores_QN: ArrayLike) -> Estimate:
     n = len(means)
     mean, variance = mean_variance(means)
     found = interval(mean, [(variance, n - 1)])
-    low, high = max(0.0, found.low), min(1.0, found.high)
+    low, high = np.clip([found.low, found.high], 0.0, 1.0).tolist()
     bound = 1 - ((1 - LEVEL) / 2) ** (1 / n)
     if np.all(means == 0):
         low, high = 0.0, bound
     elif np.all(means == 1):
         low, high = 1 - bound, 1.0
-    elif math.isnan(found.se):
-        low = high = math.nan
-    found = replace(found, low=low, high=high)
-    return Estimate(**vars(found), problems=n, samples=scores.shape[1], missing=int(np.isnan(scores).sum()))
+    found, missing = replace(found, low=low, high=high), int(np.isnan(scores).sum())
+    return Estimate(**vars(found), problems=n, samples=scores.shape[1], missing=missing)
 
 
 def average(estimates: Sequence[Estimate]) -> Estimate:
@@ -262,7 +260,7 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     )
 
 
-def paired(first: Mapping[str, float], second: Mapping[str, float], *, resamples: int = RESAMPLES) -> Paired:
+def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired:
     """Difference of two models problem by problem.
 
     Args:
@@ -279,7 +277,7 @@ def paired(first: Mapping[str, float], second: Mapping[str, float], *, resamples
             expected="identical problem ids",
             next_step="evaluate both models on the same benchmark file and the same --limit",
         )
-    return paired_average([[first[k] - second[k] for k in sorted(first)]], resamples=resamples)
+    return paired_average([[first[k] - second[k] for k in sorted(first)]])
 
 
 def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -> Paired:
@@ -330,8 +328,8 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Crossed:
     if fractions and found.se == 0 and mean in (0.0, 1.0):
         exact = average([clustered(m.mean(axis=1)) for m in matrices])
         low, high = exact.low, exact.high
-    elif fractions and not math.isnan(found.se):
-        low, high = max(0.0, low), min(1.0, high)
+    elif fractions:
+        low, high = np.clip([low, high], 0.0, 1.0).tolist()
     return Crossed(
         **vars(replace(found, low=low, high=high)),
         se_problems=math.sqrt(math.fsum(v for v, _ in problems)),

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,42 +138,38 @@ def _keep_aside(path: Path, lines: Iterable[bytes], what: str) -> None:
     print(f"repaired {path}: {what} taken out and kept in {path.name}.damaged", file=sys.stderr)
 
 
-def repair(path: str | os.PathLike) -> None:
-    """Cut off a half-written last line, say so on stderr, keep its bytes in `<name>.damaged`."""
-    path = Path(path)
-    if not path.exists():
-        return
-    with open(path, "rb+") as f:
-        last = b"".join(deque(f, maxlen=1))
-        if last and not last.endswith(b"\n"):
-            _keep_aside(path, [last + b"\n"], f"a half-written last line ({len(last)} bytes) was")
-            f.seek(-len(last), os.SEEK_END)
-            f.truncate()
-            os.fsync(f.fileno())
+def repair(path: str | os.PathLike, model: type[BaseModel] | None = None) -> None:
+    """Take damaged lines out of a JSONL file, say so on stderr, keep their bytes in `<name>.damaged`.
 
+    Only for the file's one writer. A record of another schema version is not damaged: reading it says so.
 
-def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> None:
-    """`repair`, then take the lines that are no `model` out of a JSONL file, say so, keep them in `<name>.damaged`.
-
-    For files whose records can be made again, and only for their one writer. A record of another schema version is
-    not damaged: the file is left as it is, and reading it says so.
+    Args:
+        model: the lines that are no such record are damaged too; for records that can be made again. Default: only a
+            half-written last line is.
     """
     path = Path(path)
-    repair(path)
     if not path.exists():
         return
-    bad: dict[int, bytes] = {}
-    with open(path, "rb") as f:
+    half, bad = b"", dict[int, bytes]()
+    with open(path, "rb+") as f:
         for number, line in enumerate(f, 1):
-            try:
-                model.__pydantic_validator__.validate_json(line[:-1])
-            except ValidationError as e:
-                if e.errors()[0]["loc"] == ("schema_version",):
-                    return
-                bad[number] = line
+            if not line.endswith(b"\n"):
+                half = line
+            elif model is not None:
+                try:
+                    model.__pydantic_validator__.validate_json(line[:-1])
+                except ValidationError as e:
+                    bad[number] = line
+                    if e.errors()[0]["loc"] == ("schema_version",):
+                        bad, model = {}, None
+        if half:
+            _keep_aside(path, [half + b"\n"], f"a half-written last line ({len(half)} bytes) was")
+            f.seek(-len(half), os.SEEK_END)
+            f.truncate()
+            os.fsync(f.fileno())
     if bad:
         shown = ", ".join(map(str, list(bad)[:10])) + (" ..." if len(bad) > 10 else "")
-        _keep_aside(path, bad.values(), f"{len(bad)} lines that are no {model.__name__} record ({shown}) were")
+        _keep_aside(path, bad.values(), f"{len(bad)} lines that are no record ({shown}) were")
         with open(path, "rb") as f, replacing(path) as whole:
             whole.writelines(line for number, line in enumerate(f, 1) if number not in bad)
 

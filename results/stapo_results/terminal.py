@@ -43,24 +43,23 @@ class Display:
     Args:
         stream: where it goes.
         every: seconds between two plain lines.
+
+    Attributes:
+        live: the block that is drawn anew on a terminal; None elsewhere.
     """
 
     def __init__(self, stream: TextIO | None = None, every: float = PLAIN_SECONDS):
         self.stream = stream or sys.stderr
         self.every = every
         self._shown = time.monotonic()
-        self._live = None
+        self.live = None
         if self.stream.isatty():
             from rich.console import Console
             from rich.live import Live
 
             console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-            self._live.start()
-
-    @property
-    def is_live(self) -> bool:
-        return self._live is not None
+            self.live = Live(console=console, auto_refresh=False, transient=True)
+            self.live.start()
 
     def show(self, line: Callable[[], str] | str, share: float | None = None) -> None:
         """What is under way; may be called as often as convenient.
@@ -70,35 +69,35 @@ class Display:
             share: finished, 0 to 1: a bar on a terminal.
         """
         now = time.monotonic()
-        if now - self._shown < (REDRAW_SECONDS if self.is_live else self.every):
+        if now - self._shown < (REDRAW_SECONDS if self.live else self.every):
             return
         self._shown = now
         text = line() if callable(line) else line
-        if self._live is None:
+        if self.live is None:
             self.say(text)
             return
         from rich.console import Group
         from rich.progress_bar import ProgressBar
 
         bar = [] if share is None else [ProgressBar(total=1.0, completed=min(share, 1.0), width=60)]
-        self._live.update(Group(text, *bar), refresh=True)  # a bar ends without a line end
+        self.live.update(Group(text, *bar), refresh=True)  # a bar ends without a line end
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""
-        if self._live is None:
+        if self.live is None:
             print(text, file=self.stream, flush=True)
             return
         from rich.text import Text
 
-        self._live.console.print(Text(text, style=style))  # print's own style would be the live block's too
+        self.live.console.print(Text(text, style=style))  # print's own style would be the live block's too
 
     def __enter__(self) -> Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:  # what follows prints as usual
-            self._live.stop()
-            self._live = None
+        if self.live is not None:  # what follows prints as usual
+            self.live.stop()
+            self.live = None
 
 
 def report_progress(stage: str, done: int, total: int, **values: float | str) -> None:

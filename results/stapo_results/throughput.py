@@ -74,15 +74,22 @@ def lengths_of(limit: int) -> Lengths:
 
 
 @dataclass(frozen=True)
-class Update:
-    """A rollout step but for its sampling: FLOPs, and bytes of what is no matrix product.
+class Step:
+    """A rollout step, with its part of the validations; of an evaluation the sampling alone.
 
-    A token costs 6 P (8 P with gradient checkpointing), 2 P for the old log-probabilities, 2 P for a reference model,
-    2 P where a selector takes its statistics in a pass of its own; attention costs as many layers x width of the
-    queries x square of the length.
+    In the update a token costs 6 P (8 P with gradient checkpointing), 2 P for the old log-probabilities, 2 P for a
+    reference model, 2 P where a selector takes its statistics in a pass of its own; attention costs as many layers x
+    width of the queries x square of the length. Beside FLOPs it moves the bytes of what is no matrix product.
+
+    A decoding step reads the weights and the cache of its sequences, and costs `LAUNCH` and `SEQUENCE` beside. A
+    replica's sequences wait in one queue: its places are full until the queue is empty, and then the longest response
+    decides.
 
     Attributes:
-        sequences: prompts x responses of a step.
+        sequences: prompts x responses of a step, of all replicas together.
+        tensor_parallel: GPUs of a replica; width: bytes of a number; places: sequences side by side in a replica.
+        validation: samples of one pass, of the training's lengths; settings: of decoding, the paper's two.
+        every: steps between two validations (0 or less: none).
     """
 
     shape: Shape
@@ -91,6 +98,12 @@ class Update:
     checkpointing: bool = True
     reference: bool = False
     own_pass: bool = False
+    tensor_parallel: int = 1
+    width: int = 2
+    places: int = 256
+    validation: int = VALIDATION
+    settings: int = 2
+    every: int = 5
 
     @property
     def forwards(self) -> int:
@@ -102,72 +115,30 @@ class Update:
         """Multiples of P a token."""
         return (8 if self.checkpointing else 6) + 2 * self.forwards
 
-    @property
-    def tokens(self) -> float:
-        return self.sequences * (PROMPT + self.lengths.mean)
-
-    def seconds(self, card: Card, gpus: int) -> float:
-        s = self.shape
+    def update(self, card: Card, gpus: int) -> float:
+        """Seconds of everything but sampling."""
+        s, tokens = self.shape, self.sequences * (PROMPT + self.lengths.mean)
         attention = s.layers * s.q * self.sequences * self.lengths.mean_square
-        flops = self.passes * (multiplied(s) * self.tokens + attention)
+        flops = self.passes * (multiplied(s) * tokens + attention)
         logits = (LOGIT_BYTES + LOGIT_PASS * self.forwards) * s.vocab
-        moved = self.tokens * (logits + TOUCHES * s.layers * s.saved_bytes_per_token(2))
+        moved = tokens * (logits + TOUCHES * s.layers * s.saved_bytes_per_token(2))
         return (flops / (card.tflops * EFFICIENCY) + moved / (card.terabytes * BANDWIDTH)) / (gpus * 1e12)
 
-
-@dataclass(frozen=True)
-class Sampling:
-    """Decoding: a step reads the weights and the cache of its sequences, and costs `LAUNCH` and `SEQUENCE` beside.
-
-    A replica's sequences wait in one queue: its places are full until the queue is empty, and then the longest response
-    decides.
-
-    Attributes:
-        sequences: of all replicas together.
-        tensor_parallel: GPUs of a replica; width: bytes of a number; places: sequences side by side in a replica.
-    """
-
-    shape: Shape
-    sequences: int
-    lengths: Lengths
-    tensor_parallel: int = 1
-    width: int = 2
-    places: int = 256
-
-    def steps(self, gpus: int) -> float:
-        """Decoding steps of a replica."""
-        each = self.sequences * self.tensor_parallel / gpus
-        return self.lengths.limit + max(0.0, each / self.places - 1) * self.lengths.mean
-
-    def seconds(self, card: Card, gpus: int) -> float:
+    def sampling(self, card: Card, gpus: int) -> float:
+        """Seconds of decoding."""
         each, n = self.sequences * self.tensor_parallel / gpus, self.lengths
-        weights = self.steps(gpus) * self.width * multiplied(self.shape)
+        steps = n.limit + max(0.0, each / self.places - 1) * n.mean
+        weights = steps * self.width * multiplied(self.shape)
         read = each * (PROMPT * n.mean + n.mean_square / 2) * self.shape.kv_bytes_per_token(self.width)
         reading = (weights + read) / self.tensor_parallel / (card.terabytes * 1e12 * BANDWIDTH)
-        return reading + self.steps(gpus) * LAUNCH + each * n.mean * SEQUENCE
-
-
-@dataclass(frozen=True)
-class Step:
-    """A rollout step, with its part of the validations.
-
-    Attributes:
-        validation: samples of one pass, of the training's lengths; passes: decoding settings, the paper's two.
-        every: steps between two validations (0 or less: none).
-    """
-
-    update: Update
-    sampling: Sampling
-    validation: int = VALIDATION
-    passes: int = 2
-    every: int = 5
+        return reading + steps * LAUNCH + each * n.mean * SEQUENCE
 
     def parts(self, card: Card, gpus: int) -> dict[str, float]:
         """Seconds of each part, in the order of the step."""
-        validating = replace(self.sampling, sequences=self.validation).seconds(card, gpus) * self.passes
+        validating = replace(self, sequences=self.validation).sampling(card, gpus) * self.settings
         return {
-            "generation": self.sampling.seconds(card, gpus),
-            "update and log-probabilities": self.update.seconds(card, gpus),
+            "generation": self.sampling(card, gpus),
+            "update and log-probabilities": self.update(card, gpus),
             "other": OTHER,
             "validation": validating / self.every if self.every > 0 else 0.0,
         }
@@ -177,9 +148,9 @@ class Step:
 
     def words(self, card: str, gpus: int) -> str:
         """The sum as a sentence."""
-        n = self.update.lengths
+        n = self.lengths
         parts = " + ".join(f"{name} {value:.0f} s" for name, value in self.parts(CARDS[card], gpus).items())
         return (
-            f"{parts}, at {self.update.passes} x P a token, mean response {n.mean:,.0f}, {n.truncated:.0%} at "
+            f"{parts}, at {self.passes} x P a token, mean response {n.mean:,.0f}, {n.truncated:.0%} at "
             f"{n.limit:,}; {UNCERTAINTY}"
         )

@@ -140,11 +140,9 @@ def schema(columns: Mapping[str, str], header: LogHeader | None = None) -> pa.Sc
         one = pa.type_for_alias(kind.removesuffix("s"))
         return pa.list_(one) if kind.endswith("s") else one
 
-    return pa.schema([(name, arrow(kind)) for name, kind in columns.items()], metadata=header and _metadata(header))
-
-
-def _metadata(header: LogHeader) -> dict[bytes, bytes]:
-    return {_KEY: header.model_dump_json().encode()}
+    return pa.schema(
+        [(name, arrow(kind)) for name, kind in columns.items()], metadata=header and {_KEY: header.model_dump_json()}
+    )
 
 
 def to_bytes(columns: Mapping[str, str], values: Mapping[str, Any], header: LogHeader) -> bytes:
@@ -214,8 +212,9 @@ def join(run: Path) -> dict[str, bytes]:
         return {}
     folder, files = run / FOLDER, dict[Path, bytes]()
     first = int(min(folder.glob("*.parquet")).stem)
+    metadata = schema(TOKENS, log.header).metadata
     for path, table in zip(shard_files(folder, first), (log.tokens, log.histogram), strict=True):
-        files[path] = _parquet(table.combine_chunks().replace_schema_metadata(_metadata(log.header)))
+        files[path] = _parquet(table.combine_chunks().replace_schema_metadata(metadata))
     if (tokenizer := folder / TOKENIZER).exists():
         whole = json.loads(tokenizer.read_bytes())
         files[tokenizer] = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()

@@ -6,13 +6,12 @@ import os
 import sys
 from typing import Any
 
-from stapo_eval.engines.base import Engine
-from stapo_eval.engines.options import KINDS, EngineOptions, check_options, copies_of
-from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches
+from stapo_eval.engines.base import Engine, Finished, Key, Request, key_of
+from stapo_eval.engines.options import EngineOptions, check_options, copies_of
 from stapo_eval.models import ModelFiles, check_files
 from stapo_results.errors import BadInput
 
-__all__ = ["KINDS", "Engine", "EngineOptions", "Finished", "Key", "Request", "fixed_batches", "make_engine"]
+__all__ = ["Engine", "EngineOptions", "Finished", "Key", "Request", "key_of", "make_engine"]
 
 
 def make_engine(

@@ -1,17 +1,68 @@
-"""What all engines share: their interface, and the loop that keeps one loaded model busy."""
+"""What all engines share: requests and their ends, the order of asking, and the loop that keeps an engine busy."""
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stapo_eval.decoding import encode_chat
-from stapo_eval.engines.requests import Finished, Key, Queue, Request, failed, fixed_batches
+from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
+from stapo_results.schema import FinishReason, Judgement, Sample, Verdict
+
+Key = tuple[str, str, int]  # cell id, problem id, sample index
+
+
+def key_of(record: Sample | Verdict | Judgement) -> Key:
+    """Which sample a record is about."""
+    return record.cell, record.problem_id, record.sample_index
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sample to draw. Requests with equal `cell` share their decoding; `prompt` is what `Engine.encode` gave."""
+
+    cell: str
+    problem_id: str
+    sample_index: int
+    seed: int
+    prompt: tuple[int, ...]
+    decoding: Decoding
+
+    @property
+    def key(self) -> Key:
+        return self.cell, self.problem_id, self.sample_index
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request's end.
+
+    Attributes:
+        prompt_tokens: as the model's server counts them; None where they are the request's own.
+    """
+
+    request: Request
+    text: str
+    finish_reason: FinishReason
+    response_tokens: int
+    logprob_sum: float | None
+    error: str = ""
+    prompt_tokens: int | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt) if self.prompt_tokens is None else self.prompt_tokens
+
+
+def failed(request: Request, error: str) -> Finished:
+    """The end of a request that got no response."""
+    return Finished(request, "", "error", 0, None, error)
 
 
 @dataclass(frozen=True)
@@ -20,7 +71,7 @@ class Spec:
 
     Attributes:
         context: tokens that a prompt and its response may have together.
-        places: requests that the model works on at a time (1 for an engine with fixed batches: one batch).
+        places: requests that the model works on at a time; for an engine with fixed batches, batches.
         rows: the most rows of a fixed batch; 0 for an engine that takes single requests.
         cached_tokens: for how many tokens a fixed batch has room for keys and values; 0: no such limit.
     """
@@ -35,7 +86,73 @@ class Spec:
     def rows_of(self, prompt_tokens: int, max_tokens: int) -> int:
         """The most rows of a batch: the same for every replica and every resumed run."""
         tokens = min(prompt_tokens + max_tokens, self.context)
-        return min(self.rows, self.cached_tokens // tokens) if self.cached_tokens else self.rows
+        return max(1, min(self.rows, self.cached_tokens // tokens)) if self.cached_tokens else self.rows
+
+
+def fixed_batches(requests: Sequence[Request], spec: Spec) -> list[list[Request]]:
+    """Batches that depend on the cell's requests alone: longest prompts first, never across cells."""
+    of_cell: defaultdict[str, list[Request]] = defaultdict(list)
+    for r in requests:
+        of_cell[r.cell].append(r)
+    batches: list[list[Request]] = []
+    for rest in of_cell.values():
+        rest.sort(key=lambda r: -len(r.prompt))  # stable
+        while rest:
+            take = spec.rows_of(len(rest[0].prompt), rest[0].decoding.max_tokens)
+            batches.append(rest[:take])
+            del rest[:take]
+    return batches
+
+
+_SORT_EVERY = 256  # requests: sorting some ten thousand takes milliseconds
+
+
+class Queue:
+    """Fixed batches in their order, or single requests: one of each problem and setting, then longest expected first.
+
+    A long response that starts last keeps one engine busy alone at the end of a run. Nobody knows a response's length
+    before it is made; a problem is expected to take the mean of its finished samples over all settings, or of all
+    problems' where it has none. A problem's samples stay together, for the prefix cache.
+
+    Args:
+        done: keys of samples that were made before and are not asked for, with their response tokens.
+    """
+
+    def __init__(self, requests: Sequence[Request], done: Mapping[Key, int], spec: Spec):
+        self.next: deque[list[Request]] = deque()
+        self.rest: list[Request] = []
+        self.lengths: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # of finished responses, by prompt
+        if spec.rows:
+            # a whole batch again, so that its missing rows come out as they would have
+            self.next.extend(b for b in fixed_batches(requests, spec) if any(r.key not in done for r in b))
+            return
+        seen: set[tuple[str, str]] = set()
+        for r in requests:
+            if r.key in done:
+                self.finished(r, done[r.key])
+            elif (r.cell, r.problem_id) in seen:
+                self.rest.append(r)
+            else:
+                self.next.append([r])
+            seen.add((r.cell, r.problem_id))
+
+    def __len__(self) -> int:
+        return len(self.next) + len(self.rest)
+
+    def take(self) -> list[Request]:
+        """The next batch, or the next request alone."""
+        if not self.next:
+            every = [n for lengths in self.lengths.values() for n in lengths]
+            other = sum(every) / max(1, len(every))
+            mean = {prompt: sum(lengths) / len(lengths) for prompt, lengths in self.lengths.items()}
+            self.rest.sort(key=lambda r: -mean.get(r.prompt, other))  # stable
+            self.next.extend([r] for r in self.rest[:_SORT_EVERY])
+            del self.rest[:_SORT_EVERY]
+        return self.next.popleft()
+
+    def finished(self, request: Request, tokens: int) -> None:
+        """A response came to so many tokens."""
+        self.lengths[request.prompt].append(tokens)
 
 
 class Engine(ABC):
@@ -62,55 +179,41 @@ class Engine(ABC):
         """Token ids of a user message in the model's chat template."""
         return encode_chat(self.tokenizer, message)
 
-    def schedule(self, requests: Sequence[Request], done: Collection[Key]) -> tuple[list[Finished], Queue]:
-        """(error ends of requests whose prompt leaves no room for a token, the others in the order to answer them)."""
-        fit = [r for r in requests if len(r.prompt) < self.context or not self.counts_tokens]
-        errors = [
-            failed(r, f"the prompt has {len(r.prompt)} tokens, the model {self.context} positions")
-            for r in requests
-            if self.counts_tokens and len(r.prompt) >= self.context and r.key not in done
-        ]
-        if not self.spec.rows:
-            return errors, Queue(fit, done)
-        # a whole batch again, so that its missing rows come out as they would have
-        batches = fixed_batches(fit, self.spec.rows_of)
-        return errors, Queue((), batches=[b for b in batches if any(r.key not in done for r in b)])
+    @abstractmethod
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Accept a fixed batch, or one request."""
 
     @abstractmethod
-    def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
-        """Finished requests in pieces as they come, each request that is not in `done` exactly once.
-
-        Where `done` is a mapping, its values are the responses' lengths in tokens, from which the order is learnt.
-        """
+    def poll(self) -> list[Finished]:
+        """Work until a batch or some requests are finished; each accepted request ends exactly once."""
 
     @abstractmethod
     def close(self) -> None:
         """Give the model's memory back."""
 
+    def stream(self, requests: Sequence[Request], done: Mapping[Key, int]) -> Iterator[list[Finished]]:
+        """Finished requests in pieces as they come, each request that is not in `done` exactly once.
 
-class LocalEngine(Engine):
-    """The loop around one model in this process; a replica holds one of these in a process of its own."""
-
-    @abstractmethod
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Accept requests."""
-
-    @abstractmethod
-    def poll(self) -> list[Finished]:
-        """Work until something is finished; each accepted request ends exactly once."""
-
-    def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
-        errors, queue = self.schedule(requests, done)
-        if errors:
+        Args:
+            done: keys of samples that were made before, with their response tokens, from which the order is learnt.
+        """
+        longest = self.context - 1 if self.counts_tokens else sys.maxsize
+        if errors := [
+            failed(r, f"the prompt has {len(r.prompt)} tokens, the model {self.context} positions")
+            for r in requests
+            if len(r.prompt) > longest and r.key not in done
+        ]:
             yield errors
-        in_flight = 0
-        while queue or in_flight:
+        queue = Queue([r for r in requests if len(r.prompt) <= longest], done, self.spec)
+        working = 0  # requests, or batches
+        while queue or working:
             began = time.perf_counter()
-            if fresh := queue.take(self.spec.places - in_flight):
-                self.submit(fresh)
+            while queue and working < self.spec.places:
+                self.submit(queue.take())
+                working += 1
             finished = self.poll()
             self.busy += time.perf_counter() - began
-            in_flight += len(fresh) - len(finished)
+            working -= 1 if self.spec.rows else len(finished)
             for f in finished:
                 queue.finished(f.request, f.response_tokens)
             if missing := [f for f in finished if f.request.key not in done]:

@@ -23,9 +23,8 @@ from typing import Any
 import openai
 
 from stapo_eval.decoding import NEUTRAL, Decoding
-from stapo_eval.engines.base import LocalEngine, Spec
+from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed
 from stapo_eval.engines.options import EngineOptions
-from stapo_eval.engines.requests import Finished, Request, failed
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 
@@ -49,7 +48,7 @@ class _Address:
     last: str = ""  # what went wrong
 
 
-class EndpointEngine(LocalEngine):
+class EndpointEngine(Engine):
     """`encode` gives a message's UTF-8 bytes: the endpoint has the tokenizer, and there is no token without a byte."""
 
     counts_tokens = False
@@ -148,7 +147,7 @@ class EndpointEngine(LocalEngine):
             BadInput: the key or the model's name is refused (401, 403, 404).
             openai.OpenAIError: no answer, or one that cannot be read.
         """
-        began, d = time.perf_counter(), request.decoding
+        d = request.decoding
         options: dict[str, Any] = {"seed": request.seed, "logprobs": True, **NEUTRAL}
         try:
             answer = await a.client.chat.completions.create(
@@ -158,21 +157,15 @@ class EndpointEngine(LocalEngine):
                 top_p=d.top_p,
                 extra_body={a.limit: max_tokens} | {k: v for k, v in options.items() if k in self.sends},
             )
-            return _parsed(request, answer, time.perf_counter() - began)
+            return _parsed(request, answer)
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as e:
             raise BadInput(
                 f"{a.url} refuses the key or the model {self.model}",
                 found=self._said(e),
                 next_step="set the variable that --key-variable names, or check --served-model and --url",
             ) from None
-        except (
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            RecursionError,
-        ) as e:  # any JSON comes
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as e:
+            # any JSON comes
             raise openai.OpenAIError(f"the answer cannot be read: {type(e).__name__}: {e}") from None
 
     async def _ask(self, a: _Address, request: Request) -> Finished:
@@ -280,15 +273,12 @@ class EndpointEngine(LocalEngine):
             self.running.add(task)
 
     def poll(self) -> list[Finished]:
-        ended, self.running = self.runner.run(self._first())
+        ended, self.running = self.runner.run(asyncio.wait(self.running, return_when=asyncio.FIRST_COMPLETED))
         broken = {task for task in ended if task.exception()}
         if whole := ended - broken:
             self.running |= broken  # raised by the next call: the answers are recorded first
             return [task.result() for task in whole]
         raise next(e for task in broken if (e := task.exception()))
-
-    async def _first(self) -> tuple[set[asyncio.Task[Finished]], set[asyncio.Task[Finished]]]:
-        return await asyncio.wait(self.running, return_when=asyncio.FIRST_COMPLETED)
 
     def close(self) -> None:
         for a in self.addresses:
@@ -296,7 +286,7 @@ class EndpointEngine(LocalEngine):
         self.runner.close()  # what is in flight is given up
 
 
-def _parsed(request: Request, answer: Any, seconds: float) -> Finished:
+def _parsed(request: Request, answer: Any) -> Finished:
     """What an answer says; whatever error that raises, it is none."""
     choice = answer.choices[0]
     # lone surrogates are JSON and no text: they could not be written down
@@ -306,8 +296,8 @@ def _parsed(request: Request, answer: Any, seconds: float) -> Finished:
         raise ValueError("fewer than no tokens")
     if choice.finish_reason not in ("stop", "length"):
         error = f"the endpoint ended the response with {str(choice.finish_reason)[:40]!r}"
-        return Finished(request, "", "error", 0, None, seconds, error, prompt_tokens)
+        return Finished(request, "", "error", 0, None, error, prompt_tokens)
     logprobs = choice.logprobs and [float(x.logprob) for x in choice.logprobs.content or ()]
     total = math.fsum(logprobs) if logprobs else math.nan  # in nats
     logprob_sum = round(total, 6) if math.isfinite(total) else None
-    return Finished(request, text, choice.finish_reason, tokens, logprob_sum, seconds, "", prompt_tokens)
+    return Finished(request, text, choice.finish_reason, tokens, logprob_sum, "", prompt_tokens)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from stapo_eval.decoding import Decoding
-from stapo_eval.engines.base import LocalEngine, Spec, load_tokenizer
-from stapo_eval.engines.requests import Finished, Request, failed
+from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import RunFailed
 from stapo_results.stop_tokens import stop_token_ids
@@ -19,7 +17,7 @@ _KV_BYTES = 1 << 30
 _LOGIT_BYTES = 1 << 30
 
 
-class HfEngine(LocalEngine):
+class HfEngine(Engine):
     """A transformers model. `rows` fixes the size of a batch; 0 chooses one that memory allows."""
 
     def __init__(self, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0):
@@ -49,21 +47,20 @@ class HfEngine(LocalEngine):
         most = max(1, min(MOST_ROWS[device], _LOGIT_BYTES // (32 * config.vocab_size)))
         context, cached_tokens = int(config.max_position_embeddings), 0 if rows else _KV_BYTES // kv_bytes
         self.loaded(Spec("hf", device == "cpu", context, rows=rows or most, cached_tokens=cached_tokens))
-        self.batch: list[Request] = []
+        self.batches: list[list[Request]] = []
         self._easy = Request("", "", 0, 0, tuple(self.encode("1+1=")), Decoding(1.0, 1.0, 1))
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Accept one fixed batch: requests of one cell, in an order that the caller keeps."""
-        self.batch = list(requests)
+        """Accept one fixed batch: requests of one cell."""
+        self.batches.append(list(requests))
 
     def poll(self) -> list[Finished]:
-        """Generate the accepted batch.
+        """Generate the batch that was accepted first.
 
         Raises:
             RunFailed: every row of it failed, and so does a prompt that any model answers.
         """
-        batch, self.batch = self.batch, []
-        results = self._generate(batch)
+        results = self._generate(self.batches.pop(0))
         if all(f.error for f in results) and self._generate([self._easy])[0].error:
             raise RunFailed(
                 "the model failed on a whole batch and on a prompt of one sum",
@@ -75,7 +72,6 @@ class HfEngine(LocalEngine):
     def _generate(self, batch: list[Request]) -> list[Finished]:
         from stapo_results.generation import generate
 
-        began = time.perf_counter()
         decoding = batch[0].decoding
         try:
             results = generate(
@@ -94,9 +90,8 @@ class HfEngine(LocalEngine):
             half = len(batch) // 2  # finds the row that fails, or a size that fits
             return self._generate(batch[:half]) + self._generate(batch[half:])
         texts = self.tokenizer.batch_decode([g.token_ids for g in results], skip_special_tokens=True)
-        each = (time.perf_counter() - began) / len(batch)
         return [
-            Finished(r, text, g.finish_reason, len(g.token_ids), round(sum(g.logprobs), 6), each)
+            Finished(r, text, g.finish_reason, len(g.token_ids), round(sum(g.logprobs), 6))
             for r, g, text in zip(batch, results, texts, strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""Several engines on Ray: actors over the GPUs and nodes of a cluster that pull from one queue.
+"""Several engines on Ray: actors over the GPUs and nodes of a cluster behind one queue.
 
 Only requests and their ends travel, and only the driver writes records. With the engine hf a replica takes a fixed
 batch, so the samples are the same for any number of replicas.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from stapo_eval.engines.base import Engine, LocalEngine, Spec, load_tokenizer
-from stapo_eval.engines.requests import Finished, Key, Request
+from stapo_eval.engines.base import Engine, Finished, Key, Request, Spec, load_tokenizer
 from stapo_eval.models import ModelFiles, find_model
 from stapo_results.errors import BadInput, RunFailed
 
@@ -21,7 +21,7 @@ from stapo_results.errors import BadInput, RunFailed
 class Replica:
     """One engine in an actor's process."""
 
-    def __init__(self, local: type[LocalEngine], model: ModelFiles, how: Mapping[str, Any]):
+    def __init__(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any]):
         if not model.folder.is_dir():  # another node
             found = find_model(model.given, model.commit)
             if found.weights_sha256 != model.weights_sha256:
@@ -32,17 +32,17 @@ class Replica:
     def spec(self) -> Spec:
         return self.engine.spec
 
-    def work(self, fresh: list[Request]) -> list[Finished]:
+    def work(self, fresh: list[Sequence[Request]]) -> list[Finished]:
         """Accept `fresh`, and work until something is finished."""
-        if fresh:
-            self.engine.submit(fresh)
+        for requests in fresh:
+            self.engine.submit(requests)
         return self.engine.poll()
 
 
 class RayEngine(Engine):
     """`copies` of a local engine behind the interface of one; `how` is what each is made with."""
 
-    def __init__(self, local: type[LocalEngine], model: ModelFiles, how: Mapping[str, Any], copies: int, address: str):
+    def __init__(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any], copies: int, address: str):
         self.replicas: dict[int, Any] = {}  # Ray's handles
         self.joined = _connect(address)
         try:
@@ -52,7 +52,7 @@ class RayEngine(Engine):
             self.close()
             raise
 
-    def _start(self, local: type[LocalEngine], model: ModelFiles, how: Mapping[str, Any], copies: int) -> None:
+    def _start(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any], copies: int) -> None:
         import ray
         import ray.exceptions
 
@@ -75,29 +75,31 @@ class RayEngine(Engine):
             raise _cause(e) from None
         if others:
             raise BadInput("the replicas differ", found="; ".join(map(str, (spec, *others))))
-        self.loaded(spec)
+        self.loaded(replace(spec, places=copies * spec.places))
+        self.held: dict[int, dict[Key, Sequence[Request]]] = {i: {} for i in self.replicas}  # what each has to answer
+        self.fresh: defaultdict[int, list[Sequence[Request]]] = defaultdict(list)  # of that, what was not sent yet
+        self.calls: dict[Any, int] = {}  # Ray's reference to the work in progress -> its replica
 
-    def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
+    def submit(self, requests: Sequence[Request]) -> None:
+        i = min(self.held, key=lambda i: len(self.held[i]))
+        self.held[i][requests[0].key] = requests
+        self.fresh[i].append(requests)
+
+    def poll(self) -> list[Finished]:
+        """What a replica has finished. What a lost one held is submitted again.
+
+        Raises:
+            RunFailed: a replica failed, or every one was lost.
+        """
         import ray
         import ray.exceptions
 
-        errors, queue = self.schedule(requests, done)
-        if errors:
-            yield errors
-        calls: dict[Any, int] = {}  # Ray's reference to the work in progress -> its replica
-        running: dict[int, dict[Key, Request]] = {i: {} for i in self.replicas}
         while True:
-            for i in self.replicas.keys() - calls.values():
-                fresh = queue.take(self.spec.places - len(running[i]))
-                running[i] |= {r.key: r for r in fresh}
-                if running[i]:
-                    calls[self.replicas[i].work.remote(fresh)] = i
-            if not calls:
-                return
-            began = time.perf_counter()
-            (call,), _ = ray.wait(list(calls), num_returns=1)
-            self.busy += time.perf_counter() - began
-            i = calls.pop(call)
+            for i in self.held.keys() - self.calls.values():
+                if self.held[i]:
+                    self.calls[self.replicas[i].work.remote(self.fresh.pop(i, []))] = i
+            (call,), _ = ray.wait(list(self.calls), num_returns=1)
+            i = self.calls.pop(call)
             try:
                 finished: list[Finished] = ray.get(call)
             except ray.exceptions.RayTaskError as e:
@@ -106,15 +108,16 @@ class RayEngine(Engine):
                 del self.replicas[i]
                 if not self.replicas:
                     raise RunFailed("every replica was lost", found=_last_line(e)) from None
+                lost = self.held.pop(i)
                 self.notes.append(f"replica {i} was lost; the others did its work")
-                print(f"{self.notes[-1]}: {len(running[i])} requests\n{e}", file=sys.stderr, flush=True)
-                queue.give_back(list(running[i].values()))
+                print(f"{self.notes[-1]}: {sum(map(len, lost.values()))} requests\n{e}", file=sys.stderr, flush=True)
+                self.spec = replace(self.spec, places=self.spec.places * len(self.held) // (len(self.held) + 1))
+                for requests in lost.values():
+                    self.submit(requests)
                 continue
             for f in finished:
-                del running[i][f.request.key]
-                queue.finished(f.request, f.response_tokens)
-            if missing := [f for f in finished if f.request.key not in done]:
-                yield missing
+                self.held[i].pop(f.request.key, None)  # a batch is held by its first request
+            return finished
 
     def close(self) -> None:
         """End the replicas; a cluster that this process did not join stays joined."""

@@ -8,18 +8,16 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from stapo_eval.engines.base import LocalEngine, Spec, load_tokenizer
-from stapo_eval.engines.requests import Finished, Request, failed
+from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.stop_tokens import stop_token_ids
 
 
-class VllmEngine(LocalEngine):
+class VllmEngine(Engine):
     """A vLLM engine that is fed from the queue: it holds a bounded number of requests whatever the queue's length.
 
     On a CPU a per-request seed and chunked prefill together end the engine, so that is switched off there.
@@ -57,7 +55,7 @@ class VllmEngine(LocalEngine):
         context, places = int(config.model_config.max_model_len), int(config.scheduler_config.max_num_seqs)
         self.loaded(Spec(name, False, context, places))
         self.stop = stop_token_ids(self.tokenizer, list(self.llm.get_default_sampling_params().stop_token_ids or []))
-        self.running: dict[str, tuple[Request, float]] = {}
+        self.running: dict[str, Request] = {}
         self.refusals: list[Finished] = []
         self.number = 0
         self.closed = threading.Event()
@@ -90,7 +88,7 @@ class VllmEngine(LocalEngine):
             except ValueError as e:  # the engine's own validation: one bad request must not end the run
                 self.refusals.append(failed(r, f"{type(e).__name__}: {e}"))
             else:
-                self.running[str(self.number)] = r, time.perf_counter()
+                self.running[str(self.number)] = r
 
     def poll(self) -> list[Finished]:
         """Step until something is finished.
@@ -114,14 +112,12 @@ class VllmEngine(LocalEngine):
         return finished
 
     def _end(self, output: Any) -> Finished:
-        request, since = self.running.pop(output.request_id)
+        request = self.running.pop(output.request_id)
         best = output.outputs[0]
         text = self.tokenizer.decode(best.token_ids, skip_special_tokens=True)
         if best.finish_reason not in ("stop", "length"):
             return failed(request, f"vLLM ended it with the reason {best.finish_reason}")
-        reason = best.finish_reason
-        seconds = time.perf_counter() - since
-        return Finished(request, text, reason, len(best.token_ids), best.cumulative_logprob, seconds)
+        return Finished(request, text, best.finish_reason, len(best.token_ids), best.cumulative_logprob)
 
     def close(self) -> None:
         self.closed.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +42,11 @@ def distinct(
 
 
 def recorded(path: Path, judge: Judge) -> dict[str, Judgement]:
-    """What this judge has already said in this prompt and mode, by key; a half-written last line is cut off, said so.
+    """What this judge has already said in this prompt and mode, by key; damaged lines are taken out, said so.
 
     An engine's failure is no reply: it is left out, so that the question is put again.
     """
-    store.repair(path)
+    store.repair(path, Judgement)
     if not path.exists():
         return {}
     mine = (judge.model, judge.revision, judge.prompt.sha256, judge.mode)
@@ -58,22 +58,13 @@ def recorded(path: Path, judge: Judge) -> dict[str, Judgement]:
 
 
 def ask(
-    first: Mapping[str, tuple[Sample, Question]],
-    judge: Judge,
-    engine: Engine,
-    known: dict[str, Judgement],
-    record: Callable[[list[Judgement], list[Finished]], None],
-    check: Callable[[Iterable[Judgement], int], None] = lambda known, questions: None,
-) -> None:
-    """Put what `known` lacks by greedy decoding; replies go to `record` piece by piece and into `known`.
-
-    Whenever another 2 % of the questions have a reply, `check` sees what is known and how many questions there are in
-    all, and may end the asking.
+    first: Mapping[str, tuple[Sample, Question]], judge: Judge, engine: Engine, known: Mapping[str, Judgement]
+) -> Iterator[list[Judgement]]:
+    """Put what `known` lacks by greedy decoding; what came of it, piece by piece.
 
     A part's questions are all handed to the engine, those that need no reply marked as done: its batches, and with
     them its arithmetic, are then those of a run that was never interrupted.
     """
-
     greedy, shortened = Decoding(0.0, 1.0, judge.prompt.reply_tokens), set[str]()
     # bytes say too little of whether a whole response fits: the server knows
     measured = judge.mode != "justrl-exact" or engine.counts_tokens
@@ -108,18 +99,6 @@ def ask(
             error=error,
         )
 
-    said = [known[key] for key in first if key in known]
-    checked = len(said)
-
-    def keep(judgements: list[Judgement], finished: list[Finished]) -> None:
-        nonlocal checked
-        record(judgements, finished)
-        known.update({j.key: j for j in judgements})
-        said.extend(judgements)
-        if len(said) - checked >= MOST_UNCLEAR * len(first):
-            check(said, len(first))
-            checked = len(said)
-
     for i in range(0, len(first), _AT_ONCE):
         part = list(first)[i : i + _AT_ONCE]
         if all(key in known for key in part):
@@ -133,9 +112,9 @@ def ask(
             elif key not in known:
                 too_long.append(judgement(key, None))
         if too_long:
-            keep(too_long, [])
-        for piece in engine.stream(requests, {r.key for r in requests if r.problem_id in known}):
-            keep([judgement(f.request.problem_id, f) for f in piece], piece)
+            yield too_long
+        for piece in engine.stream(requests, {r.key: 0 for r in requests if r.problem_id in known}):
+            yield [judgement(f.request.problem_id, f) for f in piece]
 
 
 def check_judge(scope: str, mode: str) -> None:

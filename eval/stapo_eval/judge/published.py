@@ -13,6 +13,7 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -135,16 +136,15 @@ def _checked(text: str, mode: JudgeMode, where: str, *, unpublished: bool = Fals
             expected=" or ".join(f"{s.sha256}, {s}" for s in known.values()),
             next_step=_next_step() + ("" if mode == "justrl-exact" else _UNPUBLISHED),
         )
-    fields = {name: f"<what fills {name}>" for name in FIELDS}
     try:
-        shown = text.format(**fields)
-    except (ValueError, LookupError, AttributeError):
-        shown = ""
-    if wrong := [name for name, mark in fields.items() if shown.count(mark) != 1]:
+        found = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
+    except ValueError:
+        found = ["braces that do not match"]
+    if sorted(found) != sorted(FIELDS):
         raise BadInput(
             f"{where} is no prompt for a judge",
-            found=f"not once there, or other braces that are not doubled: {', '.join(wrong)}",
-            expected=f"once each {', '.join(f'{{{x}}}' for x in FIELDS)}",
+            found=", ".join(found) or "no placeholder",
+            expected=f"once each {', '.join(f'{{{x}}}' for x in FIELDS)}; other braces doubled",
             next_step="change the file",
         )
     return Prompt(text)

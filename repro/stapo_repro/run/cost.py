@@ -22,7 +22,7 @@ from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import MINI, SMALL, has_base, is_miniature_size
 from stapo_results.store import read_json
-from stapo_results.throughput import CARDS, Sampling, Step, Update
+from stapo_results.throughput import CARDS, Step
 
 GIB = 2**30
 STATE = 12  # bytes a parameter of a checkpoint: fp32 weights, AdamW's two fp32 moments
@@ -141,8 +141,8 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
     sequences, lengths = setting("prompts") * setting("responses"), throughput.lengths_of(setting("response_limit"))
     own, reference = machine.own_pass(method), method in WITH_REFERENCE
-    update = Update(shape, sequences, lengths, reference=reference, own_pass=own)
-    step = Step(update, Sampling(shape, sequences, lengths, machine.tensor_parallel(size)))
+    parallel = machine.tensor_parallel(size)
+    step = Step(shape, sequences, lengths, reference=reference, own_pass=own, tensor_parallel=parallel)
     seconds = step.seconds(CARDS[machine.card], machine.gpus)
     basis = f"formula, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
     return Estimate(seconds * steps / 3600, machine.gpus, disk, basis)
@@ -156,8 +156,8 @@ def evaluation(method: str, size: str, machine: Machine, settings: int) -> Estim
     shape, lengths = shape_of(size), throughput.lengths_of(setting("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
     disk += EXPORT * shape.parameters / GIB if method == labels.BASE else 0.0
-    sampling = Sampling(shape, count, lengths, machine.tensor_parallel(size))
-    generating = sampling.seconds(CARDS[machine.card], machine.gpus)
+    samples = Step(shape, count, lengths, tensor_parallel=machine.tensor_parallel(size))
+    generating = samples.sampling(CARDS[machine.card], machine.gpus)
     asked = 2 * judge["parameters"] * count * judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
     basis = f"formula, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"

@@ -57,7 +57,7 @@ def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark]) -> dict
         reports[name] = {
             "title": benchmark.spec.title,
             "problems": len(benchmark.problems),
-            "golds_sha256": benchmark.identity.golds_sha256,
+            "golds_sha256": benchmark.golds_sha256,
             "contaminated": len(matches),
             "whole": exact,
             "prefix": len(matches) - exact,

@@ -60,7 +60,7 @@ def prepare(
         {"source": found.name, "revision": found.revision, **options, "validation": VALIDATION},
         seeds={},
         deterministic=True,
-        revisions={found.name: found.sha256} | {n: b.identity.golds_sha256 for n, b in loaded.items()},
+        revisions={found.name: found.sha256} | {n: b.golds_sha256 for n, b in loaded.items()},
     )
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished and all((out / name).exists() for name in FILES):

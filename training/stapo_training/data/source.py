@@ -19,8 +19,7 @@ from annotated_types import Len
 from pydantic import AliasPath, BaseModel, Field, StringConstraints, ValidationError
 
 from stapo_results.answers import normalise_gold
-from stapo_results.benchmarks import read_jsonl
-from stapo_results.benchmarks.spec import normal_text
+from stapo_results.benchmarks import normal_text, read_jsonl
 from stapo_results.errors import BadInput
 from stapo_results.store import sha256_file
 from stapo_training.artifacts.weights import is_hub_id

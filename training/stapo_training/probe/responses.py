@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stapo_results import store
 from stapo_results.benchmarks import find_data_dir, from_file, load
@@ -65,16 +65,8 @@ class Responses:
     notes: tuple[str, ...] = ()
 
 
-def _unicode(text: str) -> str:
-    """JSON can spell half a character, which no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as e:
-        raise ValueError(f"no Unicode text: half a character at {e.start}") from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_unicode)]
+Text = Annotated[str, Field(min_length=0)]
+"""With a limit pydantic looks at the characters: JSON can spell half a character, which no tokenizer takes."""
 
 
 class Line(BaseModel):
@@ -156,11 +148,19 @@ def _lines(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
         sample = next_sample[prompt_id] if x.sample is None else x.sample
         next_sample[prompt_id] += 1
         reward = (1.0 if x.correct else -1.0) if x.reward is None else x.reward
-        given: dict[str, Any] = {"reward": reward}
-        if x.advantage is not None:
-            given = {"reward": None, "advantage": x.advantage}
-        given |= {"stopped": x.finish_reason in (None, "stop"), "tokens": x.response_tokens}
-        rows.append(Response(where, prompt_id, sample, prompt, x.response or "", **given))
+        rows.append(
+            Response(
+                where,
+                prompt_id,
+                sample,
+                prompt,
+                x.response or "",
+                reward if x.advantage is None else None,
+                stopped=x.finish_reason in (None, "stop"),
+                tokens=x.response_tokens,
+                advantage=x.advantage or 0.0,
+            )
+        )
     return rows
 
 
@@ -230,27 +230,23 @@ def _check(rows: Sequence[Response]) -> None:
     firsts: dict[str, Response] = {}
     seen: dict[tuple[str, int], str] = {}
     for r in rows:
+        first = firsts.setdefault(r.prompt_id, r)
+        there = seen.setdefault((r.prompt_id, r.sample), r.where)
         if (r.reward is None) != (rows[0].reward is None):
-            raise BadInput(
-                f"{r.where}: some lines have an advantage and some have none",
-                found=f"otherwise at {rows[0].where}",
-                expected="an advantage on every line, or on none",
-                next_step="complete the lines, or split the file",
-            )
-        if (first := firsts.setdefault(r.prompt_id, r)).prompt != r.prompt:
-            raise BadInput(
-                f"{r.where}: the prompt_id {r.prompt_id} stands at two prompts",
-                found=f"another prompt at {first.where}",
-                expected="one prompt an id: its responses are a group",
-                next_step="give each prompt its own prompt_id, or leave prompt_id out",
-            )
-        if (there := seen.setdefault((r.prompt_id, r.sample), r.where)) != r.where or r.sample >= MOST_SAMPLES:
-            raise BadInput(
-                f"{r.where}: a sample stands twice, or its number is too large",
-                found=f"sample {r.sample:,} of {r.prompt_id}, first at {there}",
-                expected=f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}",
-                next_step="leave out one of the lines, or the field sample",
-            )
+            what, found = "some lines have an advantage and some have none", f"otherwise at {rows[0].where}"
+            expected, next_step = "an advantage on every line, or on none", "complete the lines, or split the file"
+        elif first.prompt != r.prompt:
+            what, found = f"the prompt_id {r.prompt_id} stands at two prompts", f"another prompt at {first.where}"
+            expected = "one prompt an id: its responses are a group"
+            next_step = "give each prompt its own prompt_id, or leave prompt_id out"
+        elif there != r.where or r.sample >= MOST_SAMPLES:
+            what = "a sample stands twice, or its number is too large"
+            found = f"sample {r.sample:,} of {r.prompt_id}, first at {there}"
+            expected = f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}"
+            next_step = "leave out one of the lines, or the field sample"
+        else:
+            continue
+        raise BadInput(f"{r.where}: {what}", found=found, expected=expected, next_step=next_step)
 
 
 def set_advantages(rows: Sequence[Response]) -> None:

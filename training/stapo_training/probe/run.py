@@ -73,7 +73,8 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
 
     from stapo_training.probe import encoding, responses
     from stapo_training.probe.scoring import Scorer, scored_mini_batch
-    from stapo_training.token_log.rows import joined_counts, joined_rows, logged
+    from stapo_training.token_log.rows import logged
+    from stapo_training.token_log.writer import write_step
 
     o.check()
     runs.check_folder(o.out, "--out")
@@ -93,7 +94,7 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
     run = run.model_copy(update={"notes": list(source.notes)})
     log, total = o.out / FOLDER, len(tokens)
     of_step = dict(enumerate((slice(i, min(i + o.mini_batch, total)) for i in range(0, total, o.mini_batch)), 1))
-    with runs.opened(o.out, run, may_differ=_PLACES.__contains__, foreign=lambda name: name == FOLDER) as folder:
+    with runs.opened(o.out, run, may_differ=_PLACES.__contains__, foreign=[FOLDER]) as folder:
         missing = {s: m for s, m in of_step.items() if not all(f.is_file() for f in token_log.shard_files(log, s))}
         done = total - sum(m.stop - m.start for m in missing.values())
         if folder.finished and not missing:
@@ -118,8 +119,6 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
                     scores = scorer.score(tokens[members], batch_tokens=o.batch_tokens, done=show)
                     batch = scored_mini_batch(step, source.rows[members], tokens[members], scores, header)
                     part = logged(batch, o.mode, header.watch, o.most_rows)
-                    rows, _ = joined_rows([part.rows], o.most_rows)
-                    own = header.model_copy(update={"left_out": part.left_out})
-                    token_log.write(log, step, rows, joined_counts([part.counts]), own)
+                    write_step(log, step, [part], header, most_rows=o.most_rows)
                     done += members.stop - members.start
         say(f"next: stapo-repro tokens {o.out}")

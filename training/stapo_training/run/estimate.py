@@ -153,15 +153,17 @@ def step(config: Any, shape: Shape, validation: int) -> throughput.Step:
     """A step on GPUs as `stapo_results.throughput` reckons with it; `validation`: samples of a validation."""
     a, sequences = config.actor_rollout_ref, int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n)
     lengths, selector = throughput.lengths_of(int(config.data.max_response_length)), selector_from(a.selector)
-    update = throughput.Update(
+    return throughput.Step(
         shape,
         sequences,
         lengths,
         checkpointing=bool(a.model.enable_gradient_checkpointing),
         reference=bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward),
         own_pass=selector.selects and selector.plan == "two_pass",
+        tensor_parallel=int(a.rollout.tensor_model_parallel_size),
+        width=_width(a.rollout.dtype),
+        places=int(a.rollout.max_num_seqs),
+        validation=validation,
+        settings=len(config.run.validation_settings),
+        every=int(config.trainer.test_freq),
     )
-    parallel, places = int(a.rollout.tensor_model_parallel_size), int(a.rollout.max_num_seqs)
-    sampling = throughput.Sampling(shape, sequences, lengths, parallel, _width(a.rollout.dtype), places)
-    passes = len(config.run.validation_settings)
-    return throughput.Step(update, sampling, validation, passes, int(config.trainer.test_freq))

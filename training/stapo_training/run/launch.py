@@ -26,6 +26,8 @@ from stapo_training.run.folder import TrainingFolder, first_line
 from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
 
+FOREIGN = ("metrics.jsonl", "checkpoints")
+"""Files of a training, which must not be in a folder without a record; a user's log may."""
 _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
     *("run.weight_transfer_limit_s", "ray_kwargs.ray_init.num_cpus"),
@@ -192,18 +194,13 @@ def may_differ(key: str) -> bool:
     return key.startswith(_MAY_DIFFER)
 
 
-def foreign(name: str) -> bool:
-    """Files of a training, which must not be in a folder without a record; a user's log may."""
-    return name in ("metrics.jsonl", "checkpoints")
-
-
 def rules(new: Run, out: Path) -> dict[str, Any]:
     """How a run's folder is compared with a command (`runs.previous_of`). One that has trained no step binds nobody:
     what Ray or vLLM refused in its first minutes may be corrected."""
     folder = TrainingFolder(out)
     begun = bool(folder.steps or folder.whole_checkpoints())
     then = partial(older, new=new.config, folder=folder)
-    return {"may_differ": may_differ, "foreign": foreign, "older": then, "advice": _advice, "resumes": begun}
+    return {"may_differ": may_differ, "foreign": FOREIGN, "older": then, "advice": _advice, "resumes": begun}
 
 
 def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFolder) -> dict[str, Any]:

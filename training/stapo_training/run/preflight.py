@@ -95,7 +95,7 @@ def check_settings(config: Any) -> Checks:
     checks.attempt("advantage", advantage_from, a, config.algorithm)
     checks.attempt("proxy", proxy_from, a, config.algorithm)
     checks.attempt("dynamic sampling", _check_groups, config)
-    checks.attempt("token log", token_log_from, a.token_log, a.actor, config.run.out)
+    checks.attempt("token log", token_log_from, a.token_log, config.run.out)
     checks.attempt("sizes", check_sizes, config)
     checks.attempt("attention", check_attention, config)
     checks.attempt("alarms", alarms_from, config.alarms)

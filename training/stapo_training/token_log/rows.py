@@ -7,7 +7,7 @@ over ranks; sums of norms do to float64's rounding, and which rows a bound leave
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,18 @@ class MiniBatch:
     sampler_logprob_N: np.ndarray
     mismatched_N: np.ndarray
 
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """(N,), (N,): the sequence of each response token, and where it stands in `ids`."""
+        sequence_N = np.repeat(np.arange(len(self.response_B)), self.response_B)
+        return sequence_N, np.arange(len(sequence_N)) + (self.end_B - np.cumsum(self.response_B))[sequence_N]
+
+    def finite(self) -> np.ndarray:
+        """The response tokens (N,) whose statistics are numbers; those of a policy that has diverged are not."""
+        known = (
+            self.logprob_N, self.logprob_now_N, self.entropy_N, self.ratio_N, self.collision_N, self.advantage_N
+        )  # fmt: skip
+        return np.logical_and.reduce([self.response_N, *map(np.isfinite, known)])
+
 
 def clipped(advantage_N: np.ndarray, ratio_N: np.ndarray, low: float, high: float, dual: float = np.inf) -> np.ndarray:
     """Where the clipped surrogate leaves a token no gradient (STAPO, the weight w of the theorem on gradient norms).
@@ -97,62 +109,71 @@ def entropy_rises(logprob: np.ndarray, entropy: np.ndarray) -> np.ndarray:
     return logprob.astype(np.float64) + entropy.astype(np.float64) < 0
 
 
+_OF_TOKENS = (
+    *("advantage", "logprob", "entropy", "ratio", "old_logprob", "sampler_logprob", "mismatched", "clipped"),
+    *("collision", "rare", "silenced"),
+)
+"""Columns of rows that are a mini-batch's vectors of the same name."""
+
+
 def rows(m: MiniBatch, chosen_N: np.ndarray) -> Columns:
     """A row for each chosen token (N,), as token_log.TOKENS wants them."""
     at_R = np.flatnonzero(chosen_N)
-    first_B = np.cumsum(m.response_B) - m.response_B
-    sequence_R = np.searchsorted(first_B + m.response_B, at_R, side="right")
-    position_R = at_R - first_B[sequence_R]
+    sequence_R, place_R = (values_N[at_R] for values_N in m.places())
     start_B = np.concatenate([[0], m.end_B[:-1]])
-    place_R = (m.end_B - m.response_B)[sequence_R] + position_R
+    around_R = list(zip(start_B[sequence_R], place_R, m.end_B[sequence_R], strict=True))
     return {
+        **{name: getattr(m, f"{name}_N")[at_R] for name in _OF_TOKENS},
         "step": np.full(len(at_R), m.step),
         "mini_batch": np.full(len(at_R), m.number),
         "prompt_id": [m.prompt_id_B[b] for b in sequence_R],
         "sample": [m.sample_B[b] for b in sequence_R],
-        "position": position_R,
+        "position": place_R - (m.end_B - m.response_B)[sequence_R],
         "token": m.ids[place_R],
-        "advantage": m.advantage_N[at_R],
-        "logprob": m.logprob_N[at_R],
-        "entropy": m.entropy_N[at_R],
-        "ratio": m.ratio_N[at_R],
-        "old_logprob": m.old_logprob_N[at_R],
-        "sampler_logprob": m.sampler_logprob_N[at_R],
-        "mismatched": m.mismatched_N[at_R],
-        "clipped": m.clipped_N[at_R],
-        "collision": m.collision_N[at_R],
-        "rare": m.rare_N[at_R],
-        "silenced": m.silenced_N[at_R],
         "tau_h": [m.tau_h] * len(at_R),
         "top_tokens": list(m.top_id_NK[at_R]),
         "top_logprobs": list(m.top_logprob_NK[at_R]),
-        "before": [
-            m.ids[max(start, place - BEFORE) : place] for start, place in zip(start_B[sequence_R], place_R, strict=True)
-        ],
-        "after": [
-            m.ids[place + 1 : min(end, place + 1 + AFTER)]
-            for end, place in zip(m.end_B[sequence_R], place_R, strict=True)
-        ],
+        "before": [m.ids[max(start, place - BEFORE) : place] for start, place, _ in around_R],
+        "after": [m.ids[place + 1 : min(end, place + 1 + AFTER)] for _, place, end in around_R],
     }
 
 
 def counts(m: MiniBatch) -> Columns:
     """The response tokens of a mini-batch counted by sign, flags and bins, as token_log.HISTOGRAM wants them."""
-    r = m.response_N & finite(m)
+    r = m.finite()
     log10_p, entropy = token_log.bins(m.logprob_N[r], m.entropy_N[r])
-    # in float64, as the selector compares: a threshold between two float32 numbers is one of them in float32
-    below = m.entropy_N[r].astype(np.float64) < (-np.inf if m.tau_h is None else m.tau_h)
-    rises = entropy_rises(m.logprob_N[r], m.entropy_N[r])
-    flags = (m.rare_N[r], below, m.silenced_N[r], m.mismatched_N[r], rises)
-    keys = (np.sign(m.advantage_N[r]), *flags, log10_p, entropy)
-    norm = gradient_norm(m.advantage_N[r], m.ratio_N[r], m.clipped_N[r], m.logprob_now_N[r], m.collision_N[r])
-    return _counted(m.step, m.number, keys, np.ones(len(norm), int), norm)
+    return _summed(
+        {
+            "step": np.full(len(log10_p), m.step),
+            "mini_batch": np.full(len(log10_p), m.number),
+            "sign": np.sign(m.advantage_N[r]),
+            "rare": m.rare_N[r],
+            # in float64, as the selector compares: a threshold between two float32 numbers is one of them in float32
+            "below": m.entropy_N[r].astype(np.float64) < (-np.inf if m.tau_h is None else m.tau_h),
+            "silenced": m.silenced_N[r],
+            "mismatched": m.mismatched_N[r],
+            "rises": entropy_rises(m.logprob_N[r], m.entropy_N[r]),
+            "log10_p": log10_p,
+            "entropy": entropy,
+            "tokens": np.ones(len(log10_p)),
+            "norm_sum": gradient_norm(
+                m.advantage_N[r], m.ratio_N[r], m.clipped_N[r], m.logprob_now_N[r], m.collision_N[r]
+            ),
+        }
+    )
 
 
-def finite(m: MiniBatch) -> np.ndarray:
-    """The tokens (N,) whose statistics are numbers; those of a policy that has diverged are not."""
-    known = (m.logprob_N, m.logprob_now_N, m.entropy_N, m.ratio_N, m.collision_N, m.advantage_N)
-    return np.logical_and.reduce([np.isfinite(x) for x in known])
+def _summed(columns: Columns) -> Columns:
+    """The columns of token_log.HISTOGRAM with one line for all that are equal but for `tokens` and `norm_sum`."""
+    *names, _, _ = token_log.HISTOGRAM
+    keys = [np.asarray(columns[name]).astype(np.int64) + (name == "sign") for name in names]  # none below 0
+    sizes = [int(key.max(initial=0)) + 1 for key in keys]
+    cell = np.ravel_multi_index(keys, sizes)  # one number a token: it sorts faster than ten
+    found, group = np.unique(cell, return_inverse=True)
+    of_cell = dict(zip(names, np.unravel_index(found, sizes), strict=True))
+    tokens, norm_sum = (np.bincount(group, columns[name], len(found)) for name in ("tokens", "norm_sum"))
+    flags = {name: of_cell[name].astype(bool) for name, kind in token_log.HISTOGRAM.items() if kind == "bool"}
+    return of_cell | flags | {"sign": of_cell["sign"] - 1, "tokens": tokens.astype(int), "norm_sum": norm_sum}
 
 
 @dataclass(frozen=True)
@@ -173,40 +194,15 @@ def logged(m: MiniBatch, mode: str, watch: Sequence[int], most: int) -> Part:
         mode: "on": rare tokens, and those of `watch` in responses with A > 0; "full": all.
         most: rows; more are thinned evenly before any is made, since a mini-batch may have millions.
     """
-    known_N = m.response_N & finite(m)
-    chosen_N = known_N
+    chosen_N = known_N = m.finite()
     if mode != "full":
-        first_B = np.cumsum(m.response_B) - m.response_B
-        place_N = np.repeat(m.end_B - m.response_B - first_B, m.response_B) + np.arange(int(m.response_B.sum()))
+        _, place_N = m.places()
         chosen_N = known_N & (m.rare_N | (np.isin(m.ids[place_N], watch) & (m.advantage_N > 0)))
     at = np.flatnonzero(chosen_N)
     if left_out := max(0, len(at) - most):
         chosen_N = np.zeros_like(chosen_N)
         chosen_N[at[np.arange(most) * len(at) // most]] = True
     return Part(rows(m, chosen_N), counts(m), left_out, int((m.response_N & ~known_N).sum()))
-
-
-_FLAGS = ("rare", "below", "silenced", "mismatched", "rises")
-_KEYS = ("sign", *_FLAGS, "log10_p", "entropy")
-_SIZES = (3, *(2 for _ in _FLAGS), len(token_log.LOG10_P_EDGES) - 1, len(token_log.ENTROPY_EDGES) - 1)
-
-
-def _counted(step: int, number: int, keys: Sequence[np.ndarray], tokens: np.ndarray, norm: np.ndarray) -> Columns:
-    """Tokens and norms (N,) summed over equal keys: vectors (N,) by _KEYS."""
-    sign, *rest = (k.astype(np.int64) for k in keys)
-    cell = np.ravel_multi_index((sign + 1, *rest), _SIZES)  # one number a token: it sorts faster than eight
-    found, group = np.unique(cell, return_inverse=True)
-    sign, *flags, log10_p, entropy = np.unravel_index(found, _SIZES)
-    return {
-        "step": np.full(len(found), step),
-        "mini_batch": np.full(len(found), number),
-        "sign": sign - 1,
-        **{name: flag.astype(bool) for name, flag in zip(_FLAGS, flags, strict=True)},
-        "log10_p": log10_p,
-        "entropy": entropy,
-        "tokens": np.bincount(group, tokens, len(found)).astype(int),
-        "norm_sum": np.bincount(group, norm, len(found)),
-    }
 
 
 def joined_rows(parts: Sequence[Columns], most: int) -> tuple[Columns, int]:
@@ -222,14 +218,6 @@ def joined_rows(parts: Sequence[Columns], most: int) -> tuple[Columns, int]:
     return {name: [values[i] for i in kept] for name, values in whole.items()}, len(order) - len(kept)
 
 
-def joined_counts(parts: Sequence[Mapping[str, Any]]) -> Columns:
+def joined_counts(parts: Sequence[Columns]) -> Columns:
     """The counts of a step's parts: those of a mini-batch that came from several ranks are added up."""
-    whole = {name: np.concatenate([np.asarray(p[name]) for p in parts]) for name in token_log.HISTOGRAM}
-    if not len(whole["step"]):
-        return whole
-    out = []
-    for number in np.unique(whole["mini_batch"]):
-        part = {name: values[whole["mini_batch"] == number] for name, values in whole.items()}
-        keys = [part[name] for name in _KEYS]
-        out.append(_counted(int(part["step"][0]), int(number), keys, part["tokens"], part["norm_sum"]))
-    return {name: np.concatenate([part[name] for part in out]) for name in token_log.HISTOGRAM}
+    return _summed({name: np.concatenate([p[name] for p in parts]) for name in token_log.HISTOGRAM})

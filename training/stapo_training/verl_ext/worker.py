@@ -27,7 +27,7 @@ from stapo_training.selection.objectives import (
     lowest_of_wrong,
     reweighted_advantage,
 )
-from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
+from stapo_training.token_log.writer import TokenLogConfig, write_step
 from stapo_training.verl_ext import losses
 from stapo_training.verl_ext.engine import PROXY, SelectingEngine
 from stapo_training.verl_ext.logits import logprobs_from_logits
@@ -72,7 +72,7 @@ class SelectingTrainingWorker(TrainingWorker):
             # veRL would ask for "cpu:gloo,cpu:gloo", which torch refuses; it leaves an existing group alone
             dist.init_process_group("gloo")
         super().__init__(config)
-        self._writer: Writer | None = None
+        self._log_header: token_log.LogHeader | None = None
         self.advantage, self.proxy = AdvantageConfig(), ProxyConfig()
 
     def train_mini_batch(self, data: Any) -> Any:
@@ -109,7 +109,7 @@ class SelectingTrainingWorker(TrainingWorker):
         actor: `actor_rollout_ref.actor`, for what its loss clips.
         """
         engine = self.engine
-        engine.token_log, self._writer = None, None
+        engine.token_log, self._log_header = None, None
         if config.mode == "off":
             return
         loss = actor.policy_loss.loss_mode
@@ -119,7 +119,7 @@ class SelectingTrainingWorker(TrainingWorker):
             tokenizer = self.model_config.tokenizer.backend_tokenizer.to_str()
             write_atomic(Path(config.folder) / token_log.TOKENIZER, tokenizer)
             s = engine.selector
-            header = token_log.LogHeader(
+            self._log_header = token_log.LogHeader(
                 mode=config.mode,
                 selector=s.name,
                 tau_p=s.tau_p,
@@ -130,14 +130,21 @@ class SelectingTrainingWorker(TrainingWorker):
                 watch=config.watch,
                 useful=config.useful,
             )
-            self._writer = Writer(config, header)
 
     def _write_log(self) -> None:
         group = self.engine.get_data_parallel_group()
         parts: list[Any] | None = [None] * dist.get_world_size(group) if dist.get_rank(group) == 0 else None
         dist.gather_object(self.engine.logged, parts, group=group, group_dst=0)
-        if self._writer is not None and parts is not None:
-            self._writer.put(self.engine.step, [p for of_rank in parts for p in of_rank])
+        if self._log_header is not None and parts is not None:
+            log, every = self.engine.token_log, [p for of_rank in parts for p in of_rank]
+            write_step(
+                Path(log.folder),
+                self.engine.step,
+                every,
+                self._log_header,
+                most_rows=log.most_rows,
+                largest_gib=log.largest_gib,
+            )
 
     def _regularize(self, data: Any) -> None:
         """Hand Lp-Reg's loss the proxy of the mini-batch's tokens that it may regularise, -inf for the others.
@@ -228,7 +235,7 @@ class StapoWorker(ActorRolloutRefWorker):
                 refuse_dropout(self.actor.engine.module)
             self.actor.advantage, self.actor.proxy = advantage_from(self.config), proxy_from(self.config)
             self.actor.engine.min_p = self.actor.proxy.min_p
-            self.actor.log_tokens(token_log_from(self.config.token_log, actor), actor)
+            self.actor.log_tokens(TokenLogConfig.model_validate(dict(self.config.token_log)), actor)
         if get_device_name() == "cpu":
             settle()
 

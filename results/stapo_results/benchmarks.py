@@ -2,52 +2,207 @@
 
 `benchmarks.yaml` holds what identifies a benchmark (row count, a hash over its gold answers, a short hash a problem
 text), never a problem or an answer. A `registry.yaml` in a data directory adds benchmarks in the same format, and a
-JSONL file of a user's own is a benchmark without an entry. `spec` is the registry; here a name or a path becomes
-checked problems, from rows of JSONL files, Parquet files and the hub's data sets.
+JSONL file of a user's own is a benchmark without an entry. A name or a path becomes checked problems, from rows of
+JSONL files, Parquet files and the hub's data sets.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from stapo_results.benchmarks.spec import (
-    FIELDS,
-    NAME,
-    Benchmark,
-    Identity,
-    Problem,
-    Spec,
-    describe,
-    golds_sha256,
-    own_entries,
-    packaged,
-    registry,
-    shown,
-    text_hash,
-)
+from stapo_results.answers import normalise_gold
 from stapo_results.errors import BadInput, meant
 from stapo_results.store import write_atomic
 
 DATA_DIR_VARIABLE = "STAPO_DATA_DIR"
-OWN = {field: field for field in FIELDS}
-"""Columns of a file: our own names."""
-HUB = {k: v for k, v in OWN.items() if k != "id"}
-"""Columns of a hub's copy: its ids differ from copy to copy."""
+REGISTRY_FILE = "registry.yaml"
+
+_NAME = r"^[a-z0-9][a-z0-9\-]*$"
+_INTEGER = re.compile(r"[+-]?\d+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHOWN = 20  # differing rows that a message names
 _UNKNOWN = (
     "stapo-eval benchmarks lists them; --add registers one of your own; a .jsonl or .parquet file goes by its path; "
     "--data-dir names the folder that registers more (the miniature's: BASE/benchmarks)"
 )
+
+
+class Spec(BaseModel):
+    """One registry entry.
+
+    `columns` maps our fields (id, problem, answer, unit, tolerance) to the hub copy's columns of other names, with
+    dots for nested ones (`reward_model.ground_truth`); without an `id` there, ids are the name and the row's place in
+    the registry. Files in a data directory use our field names.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    hub: str = ""
+    revision: str = "main"
+    split: str = "test"
+    file: str = ""
+    columns: dict[Literal["id", "problem", "answer", "unit", "tolerance"], str] = {}
+    rows: int = Field(ge=1)
+    golds_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    text_hashes: str = Field(pattern=r"^[0-9a-f]{8}(\s+[0-9a-f]{8})*$")
+    samples: int = Field(ge=1)
+    answer_type: Literal["integer", "math"] = "math"
+    unordered: bool = False
+    tolerance: float | None = None
+    license: str = ""
+    miniature: bool = False
+
+
+def _empty_as_none(value: Any) -> Any:
+    return str(value) if isinstance(value, bool) else None if value == "" else value  # true is no tolerance of 1
+
+
+def _as_text(value: Any) -> Any:
+    """Numbers as text, 3.0 as the integer that it copies; what is neither a number nor text stays and is refused."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class Problem(BaseModel):
+    """One problem, as a row of a file gives it. Columns of other names are ignored.
+
+    `answer` is a tuple where several answers, in any order, are asked for. `tolerance` is the largest absolute error
+    that still counts as right; None where an answer has to be exact. `id` is "" until the loader gives one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: Annotated[str, BeforeValidator(lambda v: "" if v is None else _as_text(v))] = ""
+    problem: Annotated[str, Field(pattern=r"\S")]
+    answer: str | tuple[str, ...]
+    unit: Annotated[str, BeforeValidator(lambda v: v or "")] = ""
+    tolerance: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(_empty_as_none)] = None
+
+    @field_validator("answer", mode="before")
+    @classmethod
+    def _answers(cls, value: Any) -> Any:
+        values = tuple(map(_as_text, value if isinstance(value, list | tuple) else [value]))
+        if not values or any(isinstance(v, str) and not v.strip(" \t\r\n$") for v in values):
+            raise ValueError("an empty gold answer would say nothing of a response")
+        return values[0] if len(values) == 1 else values
+
+
+FIELDS = tuple(Problem.model_fields)
+OWN = {field: field for field in FIELDS}
+"""Columns of a file: our own names."""
+HUB = {k: v for k, v in OWN.items() if k != "id"}
+"""Columns of a hub's copy: its ids differ from copy to copy."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Checked problems in the order of their source.
+
+    Attributes:
+        source: a path, or the hub's id and commit.
+        variant: "" for the registered copy, else what differs in words; text_variants: ids of differing texts.
+    """
+
+    name: str
+    spec: Spec
+    problems: tuple[Problem, ...]
+    source: str
+    golds_sha256: str
+    variant: str = ""
+    text_variants: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> str:
+        """Rows and hashes in words: copies of one content give the same prompts and the same verdicts.
+
+        Unlike the registry, it tells texts apart that differ in white space, and it depends on the order of the rows.
+        """
+        rows = json.dumps([p.model_dump() for p in self.problems], sort_keys=True)
+        problems = hashlib.sha256(rows.encode()).hexdigest()
+        return f"{len(self.problems)} rows, golds sha256:{self.golds_sha256}, problems sha256:{problems}"
+
+
+def golds_sha256(golds: Iterable[str | Sequence[str]]) -> str:
+    """Hash of the multiset of normalised gold answers: the order of the rows does not count."""
+    return hashlib.sha256("\n".join(sorted(map(normalise_gold, golds))).encode()).hexdigest()
+
+
+def normal_text(problem: str) -> str:
+    """A problem text in NFC with runs of white space as one space: what identifies a problem."""
+    return " ".join(unicodedata.normalize("NFC", problem).split())
+
+
+def text_hash(problem: str) -> str:
+    """8 hex digits of a problem text's normal form."""
+    return hashlib.sha256(normal_text(problem).encode()).hexdigest()[:8]
+
+
+def shown(ids: Sequence[str]) -> str:
+    """The ids joined by commas, the first twenty of many."""
+    return ", ".join(ids[:_SHOWN]) + (" ..." if len(ids) > _SHOWN else "")
+
+
+class _Registry(BaseModel):
+    schema_version: Literal[1]
+    benchmarks: dict[Annotated[str, Field(pattern=_NAME)], Spec]
+
+
+def _entries(text: str, where: str) -> dict[str, Spec]:
+    try:
+        raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return _Registry.model_validate(raw).benchmarks
+    except (yaml.YAMLError, ValidationError) as e:
+        raise BadInput(
+            f"{where} is not a benchmark registry",
+            found=e,
+            next_step="make its entries with `stapo-eval benchmarks --add FILE --data-dir DIR`",
+        ) from None
+
+
+@cache
+def packaged() -> dict[str, Spec]:
+    """The paper's six."""
+    file = Path(__file__).with_suffix(".yaml")
+    return _entries(file.read_text(encoding="utf-8"), str(file))
+
+
+def own_entries(data_dir: str | os.PathLike | None) -> dict[str, Spec]:
+    """The entries of a data directory's registry.yaml; none where it has no such file.
+
+    Raises:
+        BadInput: for a file that is no registry, or one that redefines a packaged name.
+    """
+    if data_dir is None or not (path := Path(data_dir) / REGISTRY_FILE).exists():
+        return {}
+    specs = _entries(path.read_text(encoding="utf-8"), str(path))
+    if taken := specs.keys() & packaged().keys():
+        raise BadInput(
+            f"{path} redefines a benchmark of the paper",
+            found=", ".join(sorted(taken)),
+            expected="names that the suite does not use",
+            next_step="rename the entry: a score must not change its meaning with a directory",
+        )
+    return specs
+
+
+def registry(data_dir: str | os.PathLike | None = None) -> dict[str, Spec]:
+    """All known benchmarks by name: the packaged six, then `own_entries`, whose errors it raises."""
+    return packaged() | own_entries(data_dir)
 
 
 @dataclass(frozen=True)
@@ -144,7 +299,7 @@ def load(
         name: a registered name, in any case; or the path of a .jsonl or .parquet file with id, problem, answer. A file
             that is named like a registered benchmark is checked as that one, any other is taken as it is.
         data_dir: directory with `<name>.jsonl` (or the entry's `file`); None loads from the hub.
-        accept_variant: run a copy with other rows or golds; the identity says what differs.
+        accept_variant: run a copy with other rows or golds; its `variant` says what differs.
         strict: refuse copies whose problem texts differ.
 
     Raises:
@@ -154,28 +309,27 @@ def load(
     if is_file_name(name):
         path = Path(name)
         found, name = from_file(path), name_of_file(path)
-        spec = (packaged() | own_entries(path.parent)).get(name)
-        spec = spec or describe(problems_of(name, None, found, OWN), title=path.stem)
-        return checked(name, spec, found, OWN, accept_variant=accept_variant, strict=strict)
-    specs = registry(data_dir)
-    name = meant("benchmark", name, specs, _UNKNOWN)
-    spec = specs[name]
-    path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
-    if path is not None and path.exists():
-        found = from_file(path)
-    elif path is not None and (name in packaged() or not spec.hub):
-        fetch = f"stapo-eval benchmarks --write {data_dir} --names {name} fetches it from the hub"
-        raise BadInput(f"{path}: no such file", next_step=fetch if spec.hub else "check --data-dir")
+        spec = registry(path.parent).get(name) or describe(problems_of(name, None, found, OWN), title=path.stem)
     else:
-        hint = f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR"
-        found = from_hub(spec.hub, revision=spec.revision, split=spec.split, next_step=hint)
-        columns = HUB | spec.columns
+        specs = registry(data_dir)
+        name = meant("benchmark", name, specs, _UNKNOWN)
+        spec = specs[name]
+        path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
+        if path is not None and path.exists():
+            found = from_file(path)
+        elif path is not None and (name in packaged() or not spec.hub):
+            fetch = f"stapo-eval benchmarks --write {data_dir} --names {name} fetches it from the hub"
+            raise BadInput(f"{path}: no such file", next_step=fetch if spec.hub else "check --data-dir")
+        else:
+            hint = f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR"
+            found = from_hub(spec.hub, revision=spec.revision, split=spec.split, next_step=hint)
+            columns = HUB | spec.columns
     return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
 
 
 def check_name(name: str, where: str) -> str:
     """The name. Raises BadInput for one that would not do as part of a cell id and a file name."""
-    if not re.fullmatch(NAME, name):
+    if not re.fullmatch(_NAME, name):
         raise BadInput(
             f"{where}: a benchmark's name is lower case letters, digits and hyphens",
             found=name,
@@ -212,11 +366,8 @@ def checked(
         known[h := text_hash(p.problem)] -= 1
         if known[h] < 0:
             texts.append(p.id)
-    differs: list[tuple[str, int | str, int | str]] = []
-    if len(problems) != spec.rows:
-        differs.append(("rows", len(problems), spec.rows))
-    if golds != spec.golds_sha256:
-        differs.append(("gold answers (sha256)", golds[:16], spec.golds_sha256[:16]))
+    pairs = ("rows", len(problems), spec.rows), ("gold answers (sha256)", golds, spec.golds_sha256)
+    differs = [(what, str(here)[:16], str(there)[:16]) for what, here, there in pairs if here != there]
     if differs and not accept_variant:
         raise BadInput(
             f"{found.source} is not the benchmark {name}",
@@ -232,8 +383,7 @@ def checked(
             next_step="leave out --strict: the differing rows are then counted and named in the records",
         )
     variant = "; ".join(f"{what} {here} instead of {there}" for what, here, there in differs)
-    identity = Identity(len(problems), golds, variant, tuple(texts))
-    return Benchmark(name, spec, problems, identity, found.source)
+    return Benchmark(name, spec, problems, found.source, golds, variant, tuple(texts))
 
 
 def _value_at(row: Mapping[str, Any], column: str) -> Any:
@@ -295,6 +445,21 @@ def problems_of(name: str, spec: Spec | None, found: Rows, columns: Mapping[str,
     if double:
         raise BadInput(f"{found.source}: duplicate ids", found=double[:5], next_step="give each problem its own")
     return tuple(problems)
+
+
+def describe(problems: Sequence[Problem], *, title: str, samples: int | None = None, **known: Any) -> Spec:
+    """The entry of problems as they are: their count and hashes, and the paper's N for their number, which is 32 for
+    its sets of 30 and 40 problems and 4 for the larger ones."""
+    golds = [p.answer for p in problems]
+    integers = all(isinstance(g, str) and _INTEGER.fullmatch(normalise_gold(g)) for g in golds)
+    return Spec(
+        title=title,
+        rows=len(problems),
+        golds_sha256=golds_sha256(golds),
+        text_hashes=" ".join(text_hash(p.problem) for p in problems),
+        samples=samples or (32 if len(problems) <= 100 else 4),
+        **{"answer_type": "integer" if integers else "math", **known},
+    )
 
 
 def registry_entry(path: str | os.PathLike, name: str, *, samples: int | None = None, **known: Any) -> Spec:
