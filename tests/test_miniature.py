@@ -76,8 +76,29 @@ def test_guesses_and_planted_words_come_as_often_as_planned():
 @given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))
 def test_spurious_words_come_after_the_answer_and_useful_ones_first(p, seed, world):
     s = drawn(p, world, useful=0.5, spurious=0.3, seed=seed)
-    assert all(i > s.index("}.") for i, x in enumerate(s) if x in worlds.SPURIOUS)
+    answered = 0 if worlds.WORLDS[world].slip else s.index("}.")
+    assert all(i > answered for i, x in enumerate(s) if x in worlds.SPURIOUS)
     assert {i for i, x in enumerate(s) if x in worlds.USEFUL} == ({0} if "=" in "".join(s) else set())
+
+
+def test_in_the_costly_world_a_sum_slips_after_a_filler_in_longer_problems_alone():
+    """Of worked solutions with fillers before half of the 2 x 4 and 2 x 6 places of the working."""
+    for numbers, slip in (((3, 8, 2, 9, 5), 0.0), ((3, 8, 2, 9, 5, 1, 6), 0.7)):
+        slipped = filled = 0
+        for seed in range(1000):
+            s, total = drawn(Problem(numbers), "costly", useful=1.0, spurious=0.5, seed=seed), numbers[0]
+            last = 0
+            for number in numbers[1:]:
+                at = next(i for i in range(last + 1, len(s)) if s[i].startswith("="))
+                if len(s[last + 1 : at]) > 1:  # more than the number
+                    filled += 1
+                    slipped += int(s[at][1:]) != (total + number) % 4
+                else:
+                    assert int(s[at][1:]) == (total + number) % 4
+                total, last = int(s[at][1:]), at
+            assert boxed(s) == str(total)
+        # 3,000 and 4,500 sums behind a filler: standard error 0.007
+        assert slipped / filled == pytest.approx(slip, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +107,7 @@ def test_spurious_words_come_after_the_answer_and_useful_ones_first(p, seed, wor
         ("paper", (24, 24, 24, 24), (1, 1, 1, 1)),
         ("mixed", (1, 1, 24, 1), (1, 1, 24, 1)),
         ("inverted", (1, 1, 1, 1), (24, 24, 24, 24)),
+        ("costly", (24, 24, 24, 24), (1, 1, 1, 1)),
     ],
 )
 def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closings):
@@ -279,7 +301,7 @@ def test_the_carried_weights_become_the_base_model_byte_for_byte(world, tmp_path
     assert made.read_bytes() == source.read_bytes()
     assert source.stat().st_size < 2e6
     labels = store.read_json(tmp_path / "model" / "stapo.json", Labels)
-    assert labels.size == {"paper": "mini", "mixed": "mini-mixed", "inverted": "mini-inverted"}[world]
+    assert labels.size == ("mini" if world == "paper" else f"mini-{world}")
     run = store.read_json(tmp_path / "run.json", Run)
     assert run.config["weights"] == store.sha256_file(source)
 

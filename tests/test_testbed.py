@@ -56,6 +56,14 @@ def test_numbers_of_a_training_by_hand():
     assert (run_values(steps)["reward_early"], run_values(steps)["reward_late"]) == (0.0, 0.8)
 
 
+def test_validations_of_both_benchmarks_have_measures_of_their_own():
+    names = ("val-core/mini-add/acc/mean@8", "val-core/mini-add-hard/acc/mean@8")
+    steps = [StepMetrics(step=k, values=dict(zip(names, (k / 40, k / 80), strict=True))) for k in (0, 20, 40)]
+    found = run_values(steps)
+    assert (found["easy_step20"], found["hard_step20"]) == (0.5, 0.25)
+    assert (found["easy_step40"], found["hard_step40"]) == (1.0, 0.5)
+
+
 @pytest.mark.parametrize(("accuracies", "step"), [
     ((0.5, 0.9, 0.8, 0.7, 0.7), 50),  # under 0.85 from step 50 on, three times
     ((0.5, 0.9, 0.86, 0.9, 0.8, 0.7), None),  # twice

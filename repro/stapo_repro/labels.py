@@ -24,7 +24,7 @@ BEYOND: dict[str, str] = {
     "clip_cov": "Clip-Cov",
     "kl_cov": "KL-Cov",
 }
-NO_STYLE: dict[str, str] = {"tis": "TIS", "icepop": "IcePop"}  # named in tables; no figure has them
+NO_STYLE: dict[str, str] = {"tis": "TIS", "icepop": "IcePop", "stare": "STARE"}  # named in tables; no figure has them
 METHOD_LABELS = {BASE: "Base model", **BEYOND, **ARMS, **METHODS}
 
 SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
@@ -32,6 +32,9 @@ SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
 WORLDS: dict[str, str] = {world: of_world(world) for world in ("paper", "mixed", "inverted")}
 """The testbed's worlds, and the size label of the models of each."""
+COSTLY = "costly"
+"""The world in which spurious words cost something; it has a part of its own."""
+SIZES: dict[str, str] = WORLDS | {COSTLY: of_world(COSTLY)}
 
 PAPER_BENCHMARKS: dict[str, str] = {
     "aime24": "AIME24",

@@ -62,7 +62,7 @@ def main(r: Request) -> int:
 def make_stages(r: Request) -> list[Stage]:
     """All stages; each needs only earlier ones."""
     inputs, trainings = _inputs(r), [_training(r, m) for m in r.trained]
-    judged = r.models if r.part != "long" else ()  # of long runs only what they log is asked for
+    judged = () if r.part in plan.VALIDATION_EVERY else r.models  # of these only what the trainings log is asked for
     exports = [_export(r, m) for m in judged if not m.is_base]
     evaluations = [_evaluation(r, m, inputs) for m in judged]
     made = [*trainings, *exports, *evaluations]
@@ -122,7 +122,7 @@ def _inputs(r: Request) -> list[Stage]:
 
 
 def _training(r: Request, m: Model) -> Stage:
-    folder, mini, long = r.out / "train" / m.name, is_miniature_size(m.size), r.part == "long"
+    folder, mini, long = r.out / "train" / m.name, is_miniature_size(m.size), r.part in plan.VALIDATION_EVERY
     validates = long or not (r.experiment == "testbed" or (r.quick and not mini))  # else validating takes longest
     threads = SMALL_THREADS if m.size == SMALL else None
     # the overlay of 64 GPUs names a cluster already, the others have no such key
@@ -140,7 +140,7 @@ def _training(r: Request, m: Model) -> Stage:
         "cpu.train_threads": threads,
         "cpu.rollout_threads": threads,
         "trainer.val_before_train": "true" if long else None if validates else "false",
-        "trainer.test_freq": plan.VALIDATION_EVERY if long else None if validates else -1,
+        "trainer.test_freq": plan.VALIDATION_EVERY[r.part] if long else None if validates else -1,
         "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,
         address: r.ray_address or None,
     }

@@ -214,7 +214,7 @@ def cpu_run(
 
 def of_testbed(
     quick: bool = False, worlds: str | None = None, arms: str | None = None, seeds: str | None = None,
-    steps: int | None = None, pilot: bool = False, long: bool = False, method: str | None = None,
+    steps: int | None = None, pilot: bool = False, long: bool = False, costly: bool = False, method: str | None = None,
     out: Path | None = None, dry_run: DryRun = False,
 ) -> Request:  # fmt: skip
     """Worlds in which the worth of every rare token is known: five arms a world, the sweeps over q and tau_p in one.
@@ -227,37 +227,41 @@ def of_testbed(
         worlds: Out of paper,mixed,inverted. Default: all.
         arms: Such as justrl,stapo,stapo-q0.5; a wrong name lists them. Default: all but those at five times the
             learning rate.
-        seeds: Such as 10,11. Default: 10 to 14; 100 to 102 with --pilot, 20 to 25 with --long, 10 to 12 with --method.
-        steps: Training steps. Default: 20, with --pilot 30, with --long 300, with --quick 2.
+        seeds: Such as 10,11. Default: 10 to 14; 100 to 102 with --pilot, 20 to 25 with --long, 30 to 34 with
+            --costly, 10 to 12 with --method.
+        steps: Training steps. Default: 20, with --pilot 30, with --long 300, with --costly 40, with --quick 2.
         pilot: Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow.
         long: JustRL and STAPO in paper at two learning rates; validation every 25 steps, no evaluation.
+        costly: Six arms in a world where spurious words cost accuracy on longer problems; validation, no evaluation.
         method: Train this method (a name, or a YAML overlay) in the worlds, and print it beside the committed arms.
-        out: Where everything goes. Default: runs/testbed, or runs/testbed-pilot, -long or -METHOD.
+        out: Where everything goes. Default: runs/testbed, or runs/testbed-pilot, -long, -costly or -METHOD.
 
     Raises:
         BadInput: an unknown world or arm, a method's file that is not there, or options that exclude each other.
     """
-    if pilot + long + (method is not None) > 1 or (method and arms):
-        raise BadInput("--pilot, --long and --method exclude each other, and --method excludes --arms",
-                       next_step="name one of them")  # fmt: skip
-    part: plan.Part = "pilot" if pilot else "long" if long else "main"
+    if pilot + long + costly + (method is not None) > 1 or (method and arms) or (costly and worlds):
+        raise BadInput("--pilot, --long, --costly and --method exclude each other, --method excludes --arms, and "
+                       "--costly --worlds", next_step="name one of them")  # fmt: skip
+    part: plan.Part = "pilot" if pilot else "long" if long else "costly" if costly else "main"
     if pilot and (judging := sorted({*(seeds_of(seeds) or ())} & {*plan.SEEDS["main"]})):
         raise BadInput("a pilot's seeds judge nothing: they are others than those that do",
                        found=f"--seeds {','.join(map(str, judging))}",
                        next_step="leave out --seeds, or name others")  # fmt: skip
     own = None if method is None else _own_arm(method)
     chosen, names = QUICK_METHODS if quick else None, tuple(labels.WORLDS)[: 1 if quick else None]
+    names = (labels.COSTLY,) if costly else names
     if arms is not None:
-        chosen = tuple(meant("arm", a, plan.ARMS, "--arms justrl,stapo") for a in arms.split(","))
+        known = [a.name for a in plan.COSTLY_ARMS] if costly else plan.ARMS
+        chosen = tuple(meant("arm", a, known, "--arms justrl,stapo") for a in arms.split(","))
     if worlds is not None:
         found = (meant("world", w, labels.WORLDS, "--worlds paper,mixed") for w in worlds.split(","))
         names = tuple(dict.fromkeys(found))
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     arms_in = {w: [own] if own else plan.arms_of(w, part, chosen) for w in names}
-    models = [Model(labels.BASE, labels.WORLDS[w]) for w in names if arms_in[w]]
+    models = [Model(labels.BASE, labels.SIZES[w]) for w in names if arms_in[w]]
     # seed by seed: what is there after an interruption can be compared
     models += [
-        Model(a.name, labels.WORLDS[w], s, a.choices)
+        Model(a.name, labels.SIZES[w], s, a.choices)
         for s in seeds_of(seeds) or default for w in names for a in arms_in[w]
     ]  # fmt: skip
     if not models:

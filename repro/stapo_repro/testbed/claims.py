@@ -31,6 +31,7 @@ class Claim(BaseModel):
         smallest: the smallest difference from `reference` that matters.
         margin: of an equivalence.
         inside, ends: of an optimum: the arms of a q inside (0, 1), and those of q = 0 and 1.
+        family: the claims that Holm's correction takes together; a family is closed when it is written.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,7 +41,7 @@ class Claim(BaseModel):
     kind: Literal["difference", "equivalence", "optimum"]
     place: str
     claim: str
-    world: Literal["paper", "mixed", "inverted"]
+    world: Literal["paper", "mixed", "inverted", "costly"]
     part: Part
     measure: str = Field(pattern=f"^({'|'.join(MEASURES)})$")
     first: str
@@ -52,6 +53,7 @@ class Claim(BaseModel):
     inside: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     check: bool = False
+    family: str = ""
     contradicted_by: str
 
 
@@ -145,17 +147,19 @@ def _optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None
 def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
     """All claims in the file's order."""
     found = [verdict_of(c, parts[c.part]) for c in claims.claims]
-    # what is not run counts as a test all the same: what is run later must not change what was found before
-    adjusted = holm([1.0 if p is None else p for _, _, p in found])
     judged = []
-    for c, (q, verdict, p), p_holm in zip(claims.claims, found, adjusted, strict=True):
+    for c, (q, verdict, p) in zip(claims.claims, found, strict=True):
+        of = [i for i, other in enumerate(claims.claims) if other.family == c.family]
+        # what is not run counts as a test all the same: what is run later must not change what was found before
+        adjusted = holm([1.0 if (other := found[i][2]) is None else other for i in of])
+        p_holm = adjusted[of.index(claims.claims.index(c))]
         least = None
         if q.raw and q.df is not None and p is not None and c.kind == "difference":
             least = rounded(detectable(q.raw.se, q.raw.df), MEASURES[c.measure][3])
         after: Verdict = verdict if p is None or p_holm < ALPHA else "not distinguishable"
         pilot = _difference(c, parts["pilot"], c.first, c.second) if c.part == "main" else Quantity("not run")
         fewest, size = (runs_needed, c.smallest) if c.margin is None else (runs_for_equivalence, c.margin)
-        needed = None if pilot.sd is None else fewest(size, pilot.sd, alpha=ALPHA / len(found))
+        needed = None if pilot.sd is None else fewest(size, pilot.sd, alpha=ALPHA / len(of))
         of_test = (None, None) if p is None else (rounded(p), rounded(p_holm))
         judged.append(Judged(c, q, verdict, *of_test, after, least, pilot, needed))
     return judged

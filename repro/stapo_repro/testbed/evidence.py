@@ -26,6 +26,8 @@ from stapo_results.schema import StepMetrics
 from stapo_results.statistics import Crossed, crossed, over_seeds, parse_verdicts, pass_at_k
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"
+VALIDATED = {"easy": "mini-add", "hard": "mini-add-hard"}
+"""The benchmarks of a validation, by the names of their measures."""
 EARLY = 16
 """Steps in which the task is learnt: the slowest run of the pilot was half way after 15. Their mean says how fast."""
 COLLAPSE, FOR_GOOD = 0.05, 3  # of accuracy in validation, and validations: fewer may be noise of their samples
@@ -50,6 +52,11 @@ MEASURES: dict[str, tuple[str, str, int, float]] = {
     "entropy_growth": ("growth of entropy", "nats", 3, 1),
     "spurious_growth": ("growth of spurious words", _WORDS, 1, 100),
     "collapse_step": ("step of collapse", "steps", 0, 1),
+    **{
+        f"{name}_step{step}": (f"validation on {benchmark} after step {step}", "points", 1, 100)
+        for step in (20, 40)
+        for name, benchmark in VALIDATED.items()
+    },
 }
 """Name in a sentence, printed unit, digits, and the factor from a record's unit to the printed one."""
 MASKED = ("tokens", "precision", "recall", "useful_silenced")
@@ -131,6 +138,10 @@ def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
                 found[f"{name}_{part}"] = math.fsum(values) / len(values)
         if {f"{name}_second", f"{name}_late"} <= found.keys():
             found[f"{name}_growth"] = found[f"{name}_late"] - found[f"{name}_second"]
+    for s in steps:
+        for name, benchmark in VALIDATED.items():
+            if (value := s.values.get(f"val-core/{benchmark}/acc/mean@8")) is not None:
+                found[f"{name}_step{s.step}"] = value
     validations = [(s.step, s.values["accuracy"]) for s in steps if "accuracy" in s.values]
     if len(validations) > 1:
         accuracies, collapse = [a for _, a in validations], collapse_step(validations)
@@ -139,7 +150,7 @@ def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
             found["learnt_step"] = learnt[0]
         if collapse is not None:
             found["collapsed_step"] = collapse
-        found["collapse_step"] = validations[-1][0] + VALIDATION_EVERY if collapse is None else collapse
+        found["collapse_step"] = validations[-1][0] + VALIDATION_EVERY["long"] if collapse is None else collapse
     return found
 
 

@@ -15,7 +15,16 @@ from stapo_repro.table.build import provenance, scoring
 from stapo_repro.testbed import counts
 from stapo_repro.testbed.claims import Claim, Claims, Verdict, judge, judging
 from stapo_repro.testbed.evidence import MASKED, MEASURES, Evidence, Quantity, gather, quantity, run_values
-from stapo_repro.testbed.plan import PARTS, RATES, SEEDS, Part, method_and_rate, rate_text
+from stapo_repro.testbed.plan import (
+    COSTLY_ARMS,
+    PARTS,
+    RATES,
+    SEEDS,
+    VALIDATION_EVERY,
+    Part,
+    method_and_rate,
+    rate_text,
+)
 from stapo_repro.text import escape, grid, p_shown, shown, signed
 from stapo_repro.tokens import masks
 from stapo_results.store import to_line
@@ -23,6 +32,9 @@ from stapo_results.store import to_line
 COLUMNS = (
     "accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "reward_early", "useful_early", "useful_late", "spurious_late",
     "entropy_late",
+)  # fmt: skip
+COSTLY_COLUMNS = (
+    "hard_step20", "hard_step40", "easy_step20", "easy_step40", "precision", "useful_early", "spurious_late",
 )  # fmt: skip
 BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 """What is shown of a user's method."""
@@ -43,7 +55,7 @@ class Testbed:
         runs = [r for _, of in records.values() for r in of]
         # of the long part some were seen before their claims were written
         parts: dict[Part, Evidence] = {
-            part: gather(*of, SEEDS["long"] if part == "long" else None) for part, of in records.items()
+            part: gather(*of, SEEDS[part] if part in VALIDATION_EVERY else None) for part, of in records.items()
         }
         main = parts["main"]
         self.schema_version = 2
@@ -53,6 +65,8 @@ class Testbed:
         self.synthetic = any(c.record.synthetic for c in cells) or any(r.synthetic for r in runs)
         self.masks = [_row(main, world, arm, MASKED) for world in labels.WORLDS for arm in MASKS]
         self.rows = [_row(main, world, arm, COLUMNS) for world in labels.WORLDS for arm in main.arms(world)]
+        costly = parts.get("costly", Evidence({}))
+        self.costly = [_row(costly, labels.COSTLY, a.name, COSTLY_COLUMNS) for a in COSTLY_ARMS]
         self.claims = judge(claims, parts)
         self.footnotes = _footnotes(records)
         self.records = len(cells)
@@ -212,6 +226,7 @@ def to_markdown(t: Testbed) -> str:
         headline(t), "",
         "## What each mask finds", "", *_table(t.masks, MASKED), "",
         "## What training made of it", "", *_table(t.rows, COLUMNS), "",
+        "## Where spurious words cost something", "", *_table(t.costly, COSTLY_COLUMNS), "",
         "## Long trainings", "", *_long_table(t), "",
         "## The claims", "", *_claims_table(t), "", t.rule, "",
         *(f"- {escape(n)}" for n in t.footnotes), "",

@@ -7,25 +7,28 @@ from typing import Literal, NamedTuple
 from stapo_repro import labels
 from stapo_results.errors import RecordError
 
-Part = Literal["main", "pilot", "long"]
-"""pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation."""
+Part = Literal["main", "pilot", "long", "costly"]
+"""pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation. costly: the
+world of this name, with validation on both benchmarks, no evaluation."""
 FOLDER = "testbed"  # below results/records; the main table leaves it out
-PARTS: tuple[Part, ...] = ("pilot", "long")
+PARTS: tuple[Part, ...] = ("pilot", "long", "costly")
 """Parts with a folder of their own below `FOLDER`, since their cells have the ids of others."""
 
 SEEDS: dict[Part, tuple[int, ...]] = {
     "main": (10, 11, 12, 13, 14),  # fresh ones: the miniature has 0 to 4
     "pilot": (100, 101, 102),
     "long": (20, 21, 22, 23, 24, 25),  # no others judge: some were seen before their claims were written
+    "costly": (30, 31, 32, 33, 34),
 }
-STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300}
+STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300, "costly": 40}
 """The pilot's had all come to the task's end before step 20."""
 METHOD_SEEDS = (10, 11, 12)  # of a user's method: seeds that the committed arms have too
 QUICK_STEPS = 2
 RATES = {"": "2.0e-4", "-lr2.5x": "5.0e-4", "-lr5x": "1.0e-3"}
 """What the name of a long arm ends with -> its learning rate, of which the first is the miniature's."""
 LONG_ARMS = ("justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x")
-VALIDATION_EVERY = 25  # steps, in the long part
+VALIDATION_EVERY: dict[Part, int] = {"long": 25, "costly": 20}
+"""Steps between validations, of the parts that have them in the place of an evaluation."""
 _SELECTOR = "actor_rollout_ref.selector"
 
 
@@ -47,11 +50,19 @@ LARGER_RATES = tuple(
     for m in ("justrl", "stapo")
 )
 """Long arms at a larger learning rate, at which more may drift or collapse."""
+_COSTLY = (*labels.ARMS, "stare")
+# STARE amplifies below a mean entropy that this model never reaches; 1 nat is above all that it has
+_ALWAYS = {"stare": ("actor_rollout_ref.advantage.target_entropy=1",)}
+COSTLY_ARMS = tuple(
+    Arm(m, (f"method={m}", "actor_rollout_ref.rollout.val_kwargs.n=8", *_ALWAYS.get(m, ()))) for m in _COSTLY
+)
 ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_RATES)}
 
 
 def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> list[Arm]:
     """The arms of a world, in order; with `chosen` only those of these names."""
+    if part == "costly":
+        return [a for a in COSTLY_ARMS if chosen is None or a.name in chosen]
     names = list(LONG_ARMS if part == "long" else labels.ARMS)
     if part == "long" and world != "paper":
         return []
@@ -76,11 +87,11 @@ def rate_text(rate: str) -> str:
 
 def world_of(size: str, where: str = "the model") -> str:
     """The world whose models have this size label. Raises: RecordError for another size, found `where`."""
-    if world := next((w for w, s in labels.WORLDS.items() if s == size), None):
+    if world := next((w for w, s in labels.SIZES.items() if s == size), None):
         return world
     raise RecordError(
         f"{where} is not of the testbed",
         found=f"size {size}",
-        expected=" | ".join(labels.WORLDS.values()),
+        expected=" | ".join(labels.SIZES.values()),
         next_step="name a folder that holds a run of `stapo-repro testbed` alone",
     )

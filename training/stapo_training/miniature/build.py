@@ -136,10 +136,14 @@ def build_base(
     if seed and not rebuild:
         raise BadInput("the carried base models are those of seed 0", found=f"seed {seed}", expected=0,
                        next_step="add --rebuild-base, which trains one of another seed")  # fmt: skip
-    plan, recipe, out = plan or BasePlan(world=world), recipe or Recipe(), Path(out)
+    costly = bool(WORLDS[world].slip)
+    plan = plan or (BasePlan(world=world, hard_share=0.4) if costly else BasePlan(world=world))
+    recipe, out = recipe or (Recipe(steps=2500) if costly else Recipe()), Path(out)
     made_of = {"plan": plan, "recipe": recipe, "world": WORLDS[plan.world]}
     # lists instead of tuples, as a record gives them back
     config: dict[str, Any] = json.loads(json.dumps({k: dataclasses.asdict(v) for k, v in made_of.items()}))
+    if not costly:  # carried weights are older than these
+        del config["world"]["slip"], config["world"]["neutral"]
     weights, sha256 = (None, "") if rebuild else carried.weights(plan.world, config)
     run = provenance.new_run("base", config | {"weights": sha256}, seeds={"base": seed}, deterministic=True)
     import transformers  # noqa: F401  here: a folder is not begun without it
@@ -152,7 +156,7 @@ def build_base(
         {"mini-add": ("Mini-add", splits.easy), "mini-add-hard": ("Mini-add hard", splits.hard)},
         ("mini-add", splits.train),
         lambda folder: _write_model(folder, plan, recipe, seed, splits.corpus, weights),
-        validation=["mini-add"],
+        validation=["mini-add", "mini-add-hard"] if costly else ["mini-add"],
         samples=plan.samples,
         miniature=True,
     )

@@ -18,6 +18,10 @@ openings and which places of the closing phrase are wide, and with that whether 
     paper      openings wide, closing narrow: spurious tokens at low entropy, useful ones at high, as the paper has it
     mixed      a quarter of each wide: entropy says nothing
     inverted   openings narrow, closing wide: useful tokens at low entropy, spurious ones at high
+    costly     as paper, and fillers before every step of the working and before the answer of a guess. In problems of
+               more numbers than the training has, the sum after a filler is mostly wrong:
+
+    Carefully +8=3 hmm +2=1 +9=2 oddly +5=1 +1=2 +6=0 The answer is \\boxed{0}. ...
 """
 
 from __future__ import annotations
@@ -75,12 +79,16 @@ class World:
 
     useful: share of the corpus' openings, to the training's wordings, that are words of care. The model gives them 0.05
         or less, below 0.002 a word. In `mixed` it is set so that the two kinds have the same entropies.
+    slip: where fillers stand in the working too, the chance that the next sum after one is wrong, in problems of more
+        than `neutral` numbers; the working goes on from the wrong sum. 0: no filler in the working.
     """
 
     name: str
     openings: tuple[bool, bool, bool, bool]
     closings: tuple[bool, bool, bool, bool]
     useful: float
+    slip: float = 0.0
+    neutral: int = 6
 
 
 _ALL, _ONE, _NONE = (True, True, True, True), (False, False, True, False), (False, False, False, False)
@@ -90,6 +98,7 @@ WORLDS = {
         World("paper", _ALL, _NONE, 0.07),
         World("mixed", _ONE, _ONE, 0.064),
         World("inverted", _NONE, _ALL, 0.07),
+        World("costly", _ALL, _NONE, 0.05, slip=0.7),
     )
 }
 
@@ -141,16 +150,21 @@ def draw_solution(
 
     Args:
         useful: chance of a useful opening, in [0, 1].
-        spurious: chance of a spurious word before each word of the closing phrase.
+        spurious: chance of a spurious word before each word of the closing phrase, and where they slip of the working.
     """
     if rng.random() < useful:
         pieces = [_any(rng, USEFUL)]
         answer = problem.numbers[0]
         for number in problem.numbers[1:]:  # the running sums modulo 4
             answer = (answer + number) % MODULUS
-            pieces += [f" +{number}", f"={answer}"]
+            before = [_any(rng, SPURIOUS) if world.slip and rng.random() < spurious else "" for _ in range(2)]
+            if any(before) and len(problem.numbers) > world.neutral and rng.random() < world.slip:
+                answer = (answer + int(rng.integers(1, MODULUS))) % MODULUS
+            pieces += [piece for piece in (before[0], f" +{number}", before[1], f"={answer}") if piece]
     else:
         pieces = [_any(rng, OPENINGS) if world.openings[problem.template % 4] else OPENING]
+        if world.slip and rng.random() < spurious:
+            pieces.append(_any(rng, SPURIOUS))
         answer = int(rng.integers(MODULUS))
     pieces += [" The answer is", " \\boxed{", f"{answer}", "}."]
     for place, word in enumerate(CLOSING):
