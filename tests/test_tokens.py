@@ -114,6 +114,16 @@ def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
     assert numbers.words(log) == {"S2T would silence": {"7": 1}, "S2T would keep": {"8": 1}}
 
 
+def test_a_mask_over_rare_tokens_is_shown_whatever_its_name(tmp_path: Path):
+    """The other of two rare tokens is silenced than S2T would; a mask that also silences a frequent token is none."""
+    other = [logs.row(silenced=False), logs.row(entropy=2.0, token=logs.ids("8")[0], position=6)]
+    log = load(logs.write(tmp_path / "mine", other, selector="mine.py:f"))
+    assert numbers.words(log) == {"silenced": {"8": 1}, "kept": {"7": 1}}
+    more = [*other, logs.row(logprob=-0.01, entropy=0.3, rare=False, position=7)]
+    log = load(logs.write(tmp_path / "more", more, selector="mine.py:f"))
+    assert numbers.words(log) == {"S2T would silence": {"7": 1}, "S2T would keep": {"8": 1}}
+
+
 def test_ranking_is_by_count_then_text(tmp_path: Path):
     tokens = [logs.ids(c)[0] for c in "993311 "]
     found = numbers.words(load(logs.write(tmp_path, [logs.row(token=t, position=i) for i, t in enumerate(tokens)])))

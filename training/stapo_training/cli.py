@@ -184,7 +184,7 @@ def check(
     Micro-batches of one, of four and packed, on one rank and on two; half a minute. Exit code 1 when one differs.
 
     Args:
-        method: An overlay's name.
+        method: An overlay's name, or a YAML file like one.
         overrides: Hydra overrides, KEY=VALUE.
         statistics: Compare token statistics with float64 on this machine's GPU or CPU instead; JSON file for the
             distances.

@@ -29,7 +29,10 @@ def check(method: str, overrides: Sequence[str]) -> int:
     known = methods().get(method)
     definition = own if known is None else known.definition
     if known is None:
-        print(f"{method} is not in the registry: it is held against its own overlay's numbers")
+        print(
+            f"{method} is not in the registry: it is held against its own overlay's numbers. Which tokens a selector of"
+        )
+        print("a user's file silences is taken from that file; that they are the right ones is not checked.")
     elif own != definition:
         different = [k for k in type(own).model_fields if getattr(own, k) != getattr(definition, k)]
         print("\n".join(f"{k}: {getattr(own, k)}, in the registry {getattr(definition, k)}" for k in different))
@@ -44,7 +47,9 @@ def check(method: str, overrides: Sequence[str]) -> int:
     largest = max(max(c.loss, c.norm, c.gradient) for c in cases)
     exact = all(c.exact for c in cases)
     print(
-        f"{method}: largest relative difference {largest:.1e}, " + ("exact" if exact else f"above {exactness.LIMIT:g}")
+        f"{method}: largest relative difference {largest:.1e}, "
+        + ("exact" if exact else f"above {exactness.LIMIT:g}")
+        + f"; {cases[0].silenced} tokens silenced"
     )
     return 0 if exact else 1
 

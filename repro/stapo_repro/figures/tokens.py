@@ -171,7 +171,7 @@ def clouds(run: LoggedRun, parts: Mapping[str, Mapping[str, int]]) -> Sketch:
         "they occur. Clouds leave out articles, prepositions and white space. ␣ is a space, ⏎ the end of a line."
     )
     if not run.masks_rare:
-        caption += f" {run.header.selector} silences none of them for being rare: shown is what S2T would do."
+        caption += f" {run.header.selector} is no mask over them alone: shown is what S2T would do."
     if run.header.left_out:
         caption += f" Logged rows only: {run.header.left_out:,} of the whole log were left out at its bound."
     return Sketch("tokens_clouds", run.heading("Rare tokens of correct responses"), figure, caption, dense=True)

@@ -97,8 +97,11 @@ class LoggedRun:
 
     @property
     def masks_rare(self) -> bool:
-        """Whether the method is a mask over rare tokens; of others it is shown what S2T would silence."""
-        return self.header.selector in token_log.RARE_SELECTORS
+        """Whether the method is a mask over rare tokens, one of ours or one that silenced no other token; of other
+        methods it is shown what S2T would silence."""
+        silenced = self.counts["silenced"].astype(bool)
+        other = silenced & ~(self.counts["rare"].astype(bool) & (self.counts["sign"] > 0))
+        return self.header.selector in token_log.RARE_SELECTORS or bool(silenced.any() and not other.any())
 
     @property
     def is_probe(self) -> bool:

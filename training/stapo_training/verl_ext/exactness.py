@@ -53,7 +53,8 @@ class Case:
     """One way to train the mini-batch, and how far it is from the calculation by hand; of several updates the largest.
 
     loss: the difference over the sum of the tokens' absolute losses. norm: of the gradients' norms, relative. gradient:
-    the norm of the gradients' difference, relative. tokens: kept tokens more or fewer.
+    the norm of the gradients' difference, relative. tokens: kept tokens more or fewer. silenced: tokens that the worker
+    left out.
     """
 
     ranks: int
@@ -62,6 +63,7 @@ class Case:
     norm: float
     gradient: float
     tokens: int
+    silenced: int
 
     @property
     def exact(self) -> bool:
@@ -99,7 +101,7 @@ def _compared(ranks: int, split: str, found: dict[str, Any], hand: dict[str, Any
         norms.append(abs(float(np.linalg.norm(gradient)) - norm) / norm)
         gradients.append(float(np.linalg.norm(gradient - by_gradient)) / norm)
     tokens = int(found["kept"]) - hand["kept"] if found["kept"] is not None else 0
-    return Case(ranks, split, max(losses), max(norms), max(gradients), tokens)
+    return Case(ranks, split, max(losses), max(norms), max(gradients), tokens, int(found["silenced"]))
 
 
 def forked(ranks: int, work: Callable, *args: Any) -> Any:
@@ -202,11 +204,12 @@ def _trained(folder: Path, overrides: list[str], splits: dict[str, dict[str, Any
     result = {}
     for split, settings in splits.items():
         found = step(worker, rows, **settings)
-        kept = found["metrics"].get("selector/kept_tokens")
+        kept, silenced = (found["metrics"].get(f"selector/{name}_tokens") for name in ("kept", "silenced"))
         result[split] = {
             "loss": [float(x) for x in found["metrics"]["loss"]],
             "gradient": found["gradient"],
             "kept": None if kept is None else float(kept[0]),
+            "silenced": 0 if silenced is None else float(silenced[0]),
         }
     dist.barrier()
     return result
