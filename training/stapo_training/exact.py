@@ -29,10 +29,8 @@ def check(method: str, overrides: Sequence[str]) -> int:
     known = methods().get(method)
     definition = own if known is None else known.definition
     if known is None:
-        print(
-            f"{method} is not in the registry: it is held against its own overlay's numbers. Which tokens a selector of"
-        )
-        print("a user's file silences is taken from that file; that they are the right ones is not checked.")
+        print(f"{method} is not in the registry: it is held against its own overlay's numbers.")
+        print("Which tokens a user's selector silences is taken from its file, and is not checked.")
     elif own != definition:
         different = [k for k in type(own).model_fields if getattr(own, k) != getattr(definition, k)]
         print("\n".join(f"{k}: {getattr(own, k)}, in the registry {getattr(definition, k)}" for k in different))
