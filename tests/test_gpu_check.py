@@ -13,6 +13,8 @@ from stapo_repro import gpu_check, paper
 from stapo_repro.gpu_check import CHECK, RECORD, Machine, MachineCheck, Step, check
 from stapo_results import store
 from stapo_results.errors import BadInput
+from stapo_training.run import step_metrics
+from stapo_training.run.folder import TrainingFolder
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +101,14 @@ def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: P
              "head_dim": 32, "intermediate_size": 256, "vocab_size": 128, "tie_word_embeddings": True}  # fmt: skip
     (model / "config.json").write_text(json.dumps(shape | {"model_type": "qwen3"}))
     estimate.memory(config, find_shape(str(model)), 12.0, 32.0)
+
+
+def test_a_trainings_numbers_are_read_from_both_files_in_which_it_logs_them(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Machine, "run", lambda *_: 0.0)  # the training has run
+    folder, off = TrainingFolder(tmp_path / "speculative"), "training/rollout_probs_diff"
+    for step in range(1, gpu_check.STEPS + 1):
+        numbers = step_metrics.split({"actor/grad_norm": 1.0, f"{off}_mean": step * 1e-7, f"{off}_max": step * 2e-7})
+        folder.log_step(step, numbers.values, numbers.times | {"seconds": 2.0})
+    found = gpu_check._trained(Machine(tmp_path, ""), "speculative")
+    assert found["mean_probability_difference"] == gpu_check.STEPS * 1e-7
+    assert (found["largest_probability_difference"], found["seconds_of_the_last_step"]) == (gpu_check.STEPS * 2e-7, 2.0)
