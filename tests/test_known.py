@@ -126,6 +126,15 @@ def test_each_disagreement_has_its_cause(clone: Path, tmp_path: Path, capsys: py
     ]
 
 
+def test_only_repeats_of_one_text_take_the_published_errors_away(clone: Path, tmp_path: Path) -> None:
+    source = tmp_path / "mine.yaml"
+    source.write_text(source.read_text().replace("sums: sums", f"sums: {tmp_path / 'sums.jsonl'}"))
+    found = recompute(str(source), str(clone), "", str(tmp_path / "out"), ("ours",))
+    for one_text, none in ((6, True), (0, False)):
+        file = found.files[0].model_copy(update={"repeats": 2, "one_text": one_text, "published_se": 0.01})
+        assert ("are none" in known.notes(found.model_copy(update={"files": [file]}))[-1]) is none
+
+
 def test_a_source_is_fetched_at_its_commit(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for allowed in ("uploadpack.allowFilter", "uploadpack.allowAnySHA1InWant"):
         _git(clone, "config", allowed, "true")

@@ -121,8 +121,9 @@ def notes(found: KnownScores) -> list[str]:
         theirs, ours = (
             100 * max((getattr(f, name) or 0.0 for f in repeated), default=0.0) for name in ("published_se", "se")
         )
+        end = "So the published standard errors are none. They" if one == problems else "The published standard errors"
         lines.append(
-            f"In {one:,} of {problems:,} problems all repeats are one text. So the published standard errors, at most "
-            f"{theirs:.2g} points, are none; clustered by problem they reach {ours:.1f} points."
+            f"In {one:,} of {problems:,} problems all repeats are one text. {end} reach {theirs:.2g} points; clustered "
+            f"by problem they reach {ours:.1f}."
         )
     return lines

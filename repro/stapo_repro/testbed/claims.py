@@ -147,19 +147,21 @@ def _optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None
 def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
     """All claims in the file's order."""
     found = [verdict_of(c, parts[c.part]) for c in claims.claims]
+    families: dict[str, list[float]] = {}
+    for c, (_, _, p) in zip(claims.claims, found, strict=True):
+        # what is not run counts as a test all the same: what is run later must not change what was found before
+        families.setdefault(c.family, []).append(1.0 if p is None else p)
+    adjusted = {family: iter(holm(of)) for family, of in families.items()}
     judged = []
     for c, (q, verdict, p) in zip(claims.claims, found, strict=True):
-        of = [i for i, other in enumerate(claims.claims) if other.family == c.family]
-        # what is not run counts as a test all the same: what is run later must not change what was found before
-        adjusted = holm([1.0 if (other := found[i][2]) is None else other for i in of])
-        p_holm = adjusted[of.index(claims.claims.index(c))]
+        p_holm = next(adjusted[c.family])
         least = None
         if q.raw and q.df is not None and p is not None and c.kind == "difference":
             least = rounded(detectable(q.raw.se, q.raw.df), MEASURES[c.measure][3])
         after: Verdict = verdict if p is None or p_holm < ALPHA else "not distinguishable"
         pilot = _difference(c, parts["pilot"], c.first, c.second) if c.part == "main" else Quantity("not run")
         fewest, size = (runs_needed, c.smallest) if c.margin is None else (runs_for_equivalence, c.margin)
-        needed = None if pilot.sd is None else fewest(size, pilot.sd, alpha=ALPHA / len(of))
+        needed = None if pilot.sd is None else fewest(size, pilot.sd, alpha=ALPHA / len(families[c.family]))
         of_test = (None, None) if p is None else (rounded(p), rounded(p_holm))
         judged.append(Judged(c, q, verdict, *of_test, after, least, pilot, needed))
     return judged
