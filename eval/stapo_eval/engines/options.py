@@ -72,16 +72,11 @@ def check_options(kind: str, options: EngineOptions) -> None:
             )
 
 
-def copies_of(kind: str, options: EngineOptions, gpus: int | None = None) -> int:
-    """Copies of an engine: as asked, else with vllm as many as the GPUs hold; 0 where nothing says how many.
-
-    Args:
-        gpus: how many there are; if None, the visible ones of this machine.
-    """
+def copies_of(kind: str, options: EngineOptions) -> int:
+    """Copies of an engine: as asked, else with vllm as many as this machine's visible GPUs hold; 0: nothing says."""
     if options.replicas or kind != "vllm":
         return options.replicas
-    if gpus is None:
-        import torch
+    import torch
 
-        gpus = torch.cuda.device_count()  # of CUDA_VISIBLE_DEVICES, else all; CUDA itself is not started
-    return gpus // options.tensor_parallel
+    # of CUDA_VISIBLE_DEVICES, else all; CUDA itself is not started
+    return torch.cuda.device_count() // options.tensor_parallel

@@ -106,7 +106,7 @@ class VllmEngine(Engine):
                 outputs = self.llm.llm_engine.step()
             except EngineDeadError as e:
                 raise RunFailed(
-                    "the vLLM engine died; its reason stands above", found=f"{len(self.running)} requests in flight"
+                    "the vLLM engine died; its reason is above", found=f"{len(self.running)} requests in flight"
                 ) from e
             finished = [self._end(o) for o in outputs if o.finished and o.request_id in self.running]
         return finished

@@ -236,11 +236,11 @@ def _check(rows: Sequence[Response]) -> None:
             what, found = "some lines have an advantage and some have none", f"otherwise at {rows[0].where}"
             expected, next_step = "an advantage on every line, or on none", "complete the lines, or split the file"
         elif first.prompt != r.prompt:
-            what, found = f"the prompt_id {r.prompt_id} stands at two prompts", f"another prompt at {first.where}"
+            what, found = f"the prompt_id {r.prompt_id} has two prompts", f"another prompt at {first.where}"
             expected = "one prompt an id: its responses are a group"
             next_step = "give each prompt its own prompt_id, or leave prompt_id out"
         elif there != r.where or r.sample >= MOST_SAMPLES:
-            what = "a sample stands twice, or its number is too large"
+            what = "a duplicate sample, or its number is too large"
             found = f"sample {r.sample:,} of {r.prompt_id}, first at {there}"
             expected = f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}"
             next_step = "leave out one of the lines, or the field sample"
