@@ -134,8 +134,8 @@ def test_help_of_every_command_asks_for_no_large_package(module: str, some: set[
     [
         ("stapo_training.cli", "hydra", "train", ["run", "method=stapo", "run.out=unused"]),
         ("stapo_training.cli", "torch", "train", ["export", "--checkpoint", "unused", "--out", "unused"]),
-        ("stapo_eval.cli", "math_verify", "eval", ["grade", "--input", "unused", "--output", "unused"]),
-        ("stapo_repro.cli", "matplotlib", "repro", ["figures", "--check"]),
+        ("stapo_eval.cli", "math_verify", "grade", ["grade", "--input", "unused", "--output", "unused"]),
+        ("stapo_repro.cli", "matplotlib", "tables", ["figures", "--check"]),
     ],
 )
 def test_a_package_that_is_not_installed_is_bad_input(module: str, package: str, extra: str, command: list) -> None:

@@ -5,6 +5,7 @@ Imports are inside the functions, where Ctrl-C and a closed pipe are already dea
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -214,10 +215,12 @@ _COMMANDS = {f.__name__: f for f in (run, grade, judge, known, compare, benchmar
 
 def main(args: list[str] | None = None) -> int:
     """Entry point; returns the exit code (see `stapo_results.errors`)."""
-    return run_main(lambda: _command(args), extra="eval")
+    words = sys.argv[1:] if args is None else args
+    grades = words[:1] in (["grade"], ["known"])  # what they need is small: no model runs
+    return run_main(lambda: _command(words), extra="grade" if grades else "eval")
 
 
-def _command(args: list[str] | None) -> int:
+def _command(args: list[str]) -> int:
     check_command("stapo-eval", args, _COMMANDS)
     return tyro.extras.subcommand_cli_from_dict(
         _COMMANDS,

@@ -183,7 +183,7 @@ def main(argv: list[str] | None = None) -> None:
             return chain.main(found)
         return found
 
-    sys.exit(run_main(command, extra="repro"))
+    sys.exit(run_main(command, extra="tables"))
 
 
 if __name__ == "__main__":
