@@ -63,7 +63,8 @@ def check_links(page: Page, folder: Path) -> None:
     assert set(ids.values()) == {1}
     for link in page.links:
         assert not re.match(r"[A-Za-z]+:|//", link)
-        assert link[1:] in ids if link.startswith("#") else (folder / unquote(link)).is_file(), link
+        name, _, place = link.partition("#")
+        assert (folder / unquote(name)).is_file() if name else place in ids, link
 
 
 def hostile_run(folder: Path) -> Path:
@@ -93,7 +94,7 @@ def test_hostile_text_is_text(tmp_path: Path):
     page = Page(text)
     tags = Counter(tag for tag, _ in page.elements)
     assert {"script", "img", "base", "b"}.isdisjoint(tags)
-    assert (tags["style"], tags["meta"], tags["html"], tags["pre"]) == (1, 3, 1, 1 + len(RESPONSES))
+    assert (tags["style"], tags["meta"], tags["html"], tags["pre"]) == (2, 3, 1, 1 + len(RESPONSES))
     assert not [name for _, a in page.elements for name in a if name.startswith("on")]
     assert {a["style"] for _, a in page.elements if "style" in a} == {"text-align:center"}
     assert "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src 'self' file:;" in text
@@ -133,7 +134,7 @@ def test_the_committed_records_give_the_numbers_of_the_table_and_links_that_lead
     table = build(load_cells([results / "records"], APART), paper.load())
     cells = ["".join(t for t, _ in spans(c)) for g in all_grids(table) for row in g.rows for c in row]
     assert len(cells) > 200
-    assert page.texts["td"] == cells
+    assert page.texts["td"][-len(cells) :] == cells
     assert page.texts["a"].count("run") == len(table.records), "each cell's run is here"
 
 

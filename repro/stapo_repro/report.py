@@ -45,6 +45,7 @@ Key = tuple[str, str, int]  # cell, problem, sample
 Responses = dict[str, list[tuple[Sample, Verdict]]]  # by cell
 
 _MOST_WORDS = 500  # different tokens a part in tokens.json; the page's bars have fewer
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 
 @cache
@@ -90,8 +91,9 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     cells.sort(key=lambda c: (place.get(c.path, len(place)), c.record.cell.id))
     views = [_cell(c, listed, responses, page) for c in cells]
     # every text of a record in the table is escaped against HTML by `text.escape`
-    forms = MarkdownIt("commonmark").enable("table").render(to_markdown(table).partition("\n")[2])
+    forms = _MARKDOWN.render(to_markdown(table).partition("\n")[2])
     text = _template("report.html.jinja").render(
+        findings="" if named else _findings(home.parent / "docs" / "findings.md", page),
         table=Markup(visible(forms)),
         synthetic=table.synthetic,
         faults=_faults(cells, listed),
@@ -102,6 +104,18 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     )
     write_atomic(page, text)
     return page
+
+
+def _findings(file: Path, page: Path) -> Markup:
+    """The page of findings below its title, one level of headings lower, its links relative to `page`."""
+    tokens = _MARKDOWN.parse(file.read_text(encoding="utf-8").partition("\n")[2])
+    for token in (t for outer in tokens for t in (outer, *(outer.children or ()))):
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{int(token.tag[1]) + 1}"
+        elif token.type == "link_open":
+            name, mark, place = str(token.attrs["href"]).partition("#")
+            token.attrs["href"] = _address(file.parent / name, page) + mark + place
+    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
 
 
 def _address(file: Path, page: Path) -> str:
