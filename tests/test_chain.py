@@ -58,7 +58,7 @@ def test_the_small_model():
 
 def test_the_testbed_seed_by_seed_and_model_by_model():
     by = commands(of_testbed(out=Path("o"), worlds="paper,inverted", seeds="0,3"))
-    one = [*labels.ARMS, "stapo-q0.25", "stapo-q0.5", "stapo-tau0.0002", "stapo-tau0.02"]
+    one = [*labels.ARMS, "stapo-q0.25", "stapo-q0.5", "stapo-tau0.0002", "stapo-tau0.02", "stare"]
     one += [f"{m}-mini-inverted" for m in labels.ARMS]
     made = [f"{kind}/{m}-s{s}" for s in (0, 3) for m in one for kind in ("train", "export", "eval")]
     bases = ["base-paper", "base-inverted", "eval/base", "eval/base-mini-inverted"]
@@ -84,7 +84,7 @@ def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
     assert (pilot.out, [m.seed for m in pilot.trained]) == (Path("runs/testbed-pilot").resolve(), [100, 101, 102])
     assert not {"tables", "figures"} & set(commands(pilot))
     by = commands(of_testbed(long=True, seeds="0"))
-    trained = ["justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x"]
+    trained = ["justrl", "stapo", "stapo-random", "justrl-lr2.5x", "stapo-lr2.5x"]
     assert list(by) == ["base-paper", *(f"train/{arm}-s0" for arm in trained)]
     assert by["train/stapo-s0"].endswith("run.steps=300 run.base=runs/testbed-long/base-paper "
                                          "run.out=runs/testbed-long/train/stapo-s0 trainer.val_before_train=true "

@@ -117,14 +117,14 @@ def claims(t: Testbed) -> Sketch:
         axes.set_yticks([-i for i in range(len(found))], [f"{_short(j.claim)}  {j.claim.number}" for j in found])
         style.bare(axes, len(found))
         axes.set_xlabel(f"difference ({unit})", labelpad=1)
-    known = {j.verdict for j in t.claims}
+    known = {j.verdict_holm for j in t.claims}
     style.legend(figure, [
         *(style.key(how.marker, text, 5, how.colour, "white" if hollow else how.colour)
           for text, (how, hollow) in _LOOKS.items() if text in known),
         style.key(">", "reference, towards the claimed side", 5, "black", "none"),
         Patch(color="#DDDDDD", label="margin of an equivalence"),
     ])  # fmt: skip
-    caption = "First minus second, in the claim's unit. Bars: 95 % intervals. Verdicts are before Holm's correction."
+    caption = "First minus second, in the claim's unit. Bars: 95 % intervals. Verdicts are after Holm's correction."
     caption += f" {', '.join(no_event)}: no run that judges the claim collapsed." if no_event else ""
     return _sketch(t, "claims", "The claims", figure, caption)
 
@@ -148,8 +148,8 @@ def _draw(axes: Axes, j: Judged, y: float) -> None:
     else:
         axes.plot([c.reference], [y], ">" if c.direction == "above" else "<", color="black", markersize=5,
                   markerfacecolor="none", markeredgewidth=0.7, zorder=2)  # fmt: skip
-    if q.mean is None or j.verdict not in _LOOKS:
+    if q.mean is None or j.verdict_holm not in _LOOKS:
         style.number(axes, c.reference, y, "not run", 9, color=GREY)
         return
-    how, hollow = _LOOKS[j.verdict]
+    how, hollow = _LOOKS[j.verdict_holm]
     style.mark(axes, Value(q.mean, q.low, q.high), y, how, f"claim-{c.number}", hollow=hollow)

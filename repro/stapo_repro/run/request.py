@@ -227,7 +227,7 @@ def of_testbed(
         worlds: Out of paper,mixed,inverted. Default: all.
         arms: Such as justrl,stapo,stapo-q0.5; a wrong name lists them. Default: all but those at five times the
             learning rate.
-        seeds: Such as 10,11. Default: 10 to 14; 100 to 102 with --pilot, 20 to 25 with --long, 30 to 34 with
+        seeds: Such as 10,11. Default: 10 to 14; 100 to 102 with --pilot, 20 to 25 with --long, 30 to 35 with
             --costly, 10 to 12 with --method.
         steps: Training steps. Default: 20, with --pilot 30, with --long 300, with --costly 40, with --quick 2.
         pilot: Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow.

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stapo_repro.paper import transcribed
 from stapo_repro.statistics import ALPHA, detectable, runs_for_equivalence, runs_needed, tost_p
 from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity
-from stapo_repro.testbed.plan import SEEDS, Part
+from stapo_repro.testbed.plan import PILOTS, SEEDS, Part
 from stapo_repro.text import rounded
 from stapo_results.statistics import holm
 
@@ -159,7 +159,8 @@ def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
         if q.raw and q.df is not None and p is not None and c.kind == "difference":
             least = rounded(detectable(q.raw.se, q.raw.df), MEASURES[c.measure][3])
         after: Verdict = verdict if p is None or p_holm < ALPHA else "not distinguishable"
-        pilot = _difference(c, parts["pilot"], c.first, c.second) if c.part == "main" else Quantity("not run")
+        other = parts.get(PILOTS[c.part]) if c.part in PILOTS else None
+        pilot = Quantity("not run") if other is None else _difference(c, other, c.first, c.second)
         fewest, size = (runs_needed, c.smallest) if c.margin is None else (runs_for_equivalence, c.margin)
         needed = None if pilot.sd is None else fewest(size, pilot.sd, alpha=ALPHA / len(families[c.family]))
         of_test = (None, None) if p is None else (rounded(p), rounded(p_holm))

@@ -54,7 +54,7 @@ MEASURES: dict[str, tuple[str, str, int, float]] = {
     "collapse_step": ("step of collapse", "steps", 0, 1),
     **{
         f"{name}_step{step}": (f"validation on {benchmark} after step {step}", "points", 1, 100)
-        for step in (20, 40)
+        for step in (10, 20, 40)
         for name, benchmark in VALIDATED.items()
     },
 }

@@ -34,7 +34,7 @@ COLUMNS = (
     "entropy_late",
 )  # fmt: skip
 COSTLY_COLUMNS = (
-    "hard_step20", "hard_step40", "easy_step20", "easy_step40", "precision", "useful_early", "spurious_late",
+    "hard_step10", "hard_step20", "hard_step40", "easy_step20", "easy_step40", "useful_early", "spurious_late",
 )  # fmt: skip
 BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 """What is shown of a user's method."""

@@ -7,27 +7,29 @@ from typing import Literal, NamedTuple
 from stapo_repro import labels
 from stapo_results.errors import RecordError
 
-Part = Literal["main", "pilot", "long", "costly"]
+Part = Literal["main", "pilot", "long", "costly", "costly-pilot"]
 """pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation. costly: the
 world of this name, with validation on both benchmarks, no evaluation."""
 FOLDER = "testbed"  # below results/records; the main table leaves it out
-PARTS: tuple[Part, ...] = ("pilot", "long", "costly")
+PARTS: tuple[Part, ...] = ("pilot", "long", "costly", "costly-pilot")
 """Parts with a folder of their own below `FOLDER`, since their cells have the ids of others."""
 
 SEEDS: dict[Part, tuple[int, ...]] = {
     "main": (10, 11, 12, 13, 14),  # fresh ones: the miniature has 0 to 4
     "pilot": (100, 101, 102),
     "long": (20, 21, 22, 23, 24, 25),  # no others judge: some were seen before their claims were written
-    "costly": (30, 31, 32, 33, 34),
+    "costly": (30, 31, 32, 33, 34, 35),
+    "costly-pilot": (110, 111, 112),
 }
+PILOTS: dict[Part, Part] = {"main": "pilot", "costly": "costly-pilot"}
 STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300, "costly": 40}
 """The pilot's had all come to the task's end before step 20."""
 METHOD_SEEDS = (10, 11, 12)  # of a user's method: seeds that the committed arms have too
 QUICK_STEPS = 2
 RATES = {"": "2.0e-4", "-lr2.5x": "5.0e-4", "-lr5x": "1.0e-3"}
 """What the name of a long arm ends with -> its learning rate, of which the first is the miniature's."""
-LONG_ARMS = ("justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x")
-VALIDATION_EVERY: dict[Part, int] = {"long": 25, "costly": 20}
+LONG_ARMS = ("justrl", "stapo", "stapo-random", "justrl-lr2.5x", "stapo-lr2.5x")
+VALIDATION_EVERY: dict[Part, int] = {"long": 25, "costly": 10}
 """Steps between validations, of the parts that have them in the place of an evaluation."""
 _SELECTOR = "actor_rollout_ref.selector"
 
@@ -50,13 +52,11 @@ LARGER_RATES = tuple(
     for m in ("justrl", "stapo")
 )
 """Long arms at a larger learning rate, at which more may drift or collapse."""
-_COSTLY = (*labels.ARMS, "stare")
 # STARE amplifies below a mean entropy of 0.3 nats: the miniature's recorded steps are above that, and below 1
-_ALWAYS = {"stare": ("actor_rollout_ref.advantage.target_entropy=1",)}
-COSTLY_ARMS = tuple(
-    Arm(m, (f"method={m}", "actor_rollout_ref.rollout.val_kwargs.n=8", *_ALWAYS.get(m, ()))) for m in _COSTLY
-)
-ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_RATES)}
+STARE = Arm("stare", ("method=stare", "actor_rollout_ref.advantage.target_entropy=1"))
+_COMPARED = tuple(Arm(m, (f"method={m}",)) for m in labels.ARMS)
+COSTLY_ARMS = tuple(Arm(a.name, (*a.choices, "actor_rollout_ref.rollout.val_kwargs.n=8")) for a in (*_COMPARED, STARE))
+ARMS = {a.name: a for a in (*_COMPARED, *SWEEP, STARE, *LARGER_RATES)}
 
 
 def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> list[Arm]:
@@ -67,7 +67,7 @@ def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> li
     if part == "long" and world != "paper":
         return []
     if part == "main" and world == "paper":
-        names += [a.name for a in SWEEP]
+        names += [a.name for a in (*SWEEP, STARE)]
     if chosen is not None:  # an arm that is named is in the long part too
         names = [n for n in ARMS if n in chosen and (n in labels.ARMS or world == "paper")]
         names = [n for n in names if part == "long" or not method_and_rate(n)[1]]
