@@ -116,7 +116,7 @@ def claims(t: Testbed) -> Sketch:
             _draw(axes, j, -i)
         axes.set_yticks([-i for i in range(len(found))], [f"{_short(j.claim)}  {j.claim.number}" for j in found])
         style.bare(axes, len(found))
-        axes.set_xlabel(f"difference ({unit})", labelpad=1)
+        axes.set_xlabel(f"difference ({unit})", labelpad=1, x=1, horizontalalignment="right")
     known = {j.verdict_holm for j in t.claims}
     style.legend(figure, [
         *(style.key(how.marker, text, 5, how.colour, "white" if hollow else how.colour)
@@ -132,6 +132,7 @@ def claims(t: Testbed) -> Sketch:
 def _short(c: Claim) -> str:
     """The quantity in a line's room."""
     what = MEASURES[c.measure][0].split(" for ")[0].replace(" late in training", "").replace("step of ", "")
+    what = what.removeprefix("accuracy on ")
     (first, rate), (second, _) = method_and_rate(c.first), method_and_rate(c.second)
     pair = f"{labels.method_label(first)} − {labels.method_label(second)}"
     if c.kind == "optimum":

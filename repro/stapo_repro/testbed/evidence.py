@@ -53,9 +53,9 @@ MEASURES: dict[str, tuple[str, str, int, float]] = {
     "spurious_growth": ("growth of spurious words", _WORDS, 1, 100),
     "collapse_step": ("step of collapse", "steps", 0, 1),
     **{
-        f"{name}_step{step}": (f"validation on {benchmark} after step {step}", "points", 1, 100)
+        f"{name}_step{step}": (f"accuracy on {which} after {step} steps", "points", 1, 100)
         for step in (10, 20, 40)
-        for name, benchmark in VALIDATED.items()
+        for name, which in (("easy", "trained lengths"), ("hard", "longer problems"))
     },
 }
 """Name in a sentence, printed unit, digits, and the factor from a record's unit to the printed one."""
