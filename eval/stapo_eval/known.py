@@ -46,7 +46,7 @@ class Source(BaseModel):
         fields: the names, of which the first that is there counts, of problem, gold, responses, and of answers and
             verdicts: what the source found in each response, and whether it counted as right (optional).
         rule: how the source compares. "text": Hendrycks' normal form. "numbers": equal texts, or numbers that agree
-            to 1e-4, also as a percentage; where neither decides, the source goes on with algebra.
+            to 1e-4, also as a percentage; where neither decides, the source continues with algebra.
         benchmarks: the source's name of a benchmark -> ours.
     """
 

@@ -1,4 +1,4 @@
-"""The registered benchmarks as lighteval tasks, and its metric on anybody's responses. Needs lighteval 0.13.0.
+"""The registered benchmarks as lighteval tasks, and its metric on any responses. Needs lighteval 0.13.0.
 
     STAPO_DATA_DIR=BENCHMARKS python -m stapo_eval.lighteval accelerate MODEL_ARGS "stapo_aime24|0"
     python -m stapo_eval.lighteval grade --input IN.jsonl --output OUT.jsonl

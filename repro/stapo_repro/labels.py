@@ -86,7 +86,7 @@ def benchmarks_of(size: str) -> dict[str, str]:
 
 
 def benchmark_label(name: str) -> str:
-    """The column's heading; a benchmark of one's own keeps its name."""
+    """The column's heading; a user's benchmark keeps its name."""
     return {AVERAGE: "Avg", **PAPER_BENCHMARKS, **MINI_BENCHMARKS, **SMALL_BENCHMARKS}.get(name, name)
 
 

@@ -126,7 +126,7 @@ def checkout() -> Path:
 
 
 def folder() -> Path:
-    """Where the transcribed numbers stand."""
+    """The folder of the transcribed numbers."""
     return checkout() / "results" / "paper"
 
 

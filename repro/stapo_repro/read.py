@@ -23,7 +23,7 @@ APART = ("testbed", LABELS, "causes", METHODS)
 
 @dataclass(frozen=True)
 class Loaded:
-    """A cell's record with where it stands.
+    """A cell's record with its place.
 
     Attributes:
         path: relative to the records root, with "/" (two machines print the same).
@@ -174,7 +174,7 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
 
 def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
-    """One hash over the content of all input records (and further texts), independent of where they stand."""
+    """One hash over the content of all input records (and further texts), independent of where they are."""
     digest = hashlib.sha256()
     for line in (*sorted(c.sha256 for c in cells), *more):
         digest.update(line.encode() + b"\n")

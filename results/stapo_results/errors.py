@@ -52,7 +52,7 @@ class RunFailed(StapoError, RuntimeError):
 
 
 class BadInput(StapoError, ValueError):
-    """The request cannot be carried out as it stands; nothing expensive was started."""
+    """The request cannot be carried out as it is; nothing expensive was started."""
 
     exit_code = 2
 

@@ -21,7 +21,7 @@ def renew(files: dict[Path, bytes], page: Path, name: str, block: str) -> None:
         files: bytes of the pages that have changed so far; the page's are among them afterwards.
 
     Raises:
-        BadInput: no such page, or the two markers do not stand there exactly once and in order.
+        BadInput: no such page, or the two markers are not there exactly once and in order.
     """
     begin, end = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
     if page not in files and not page.exists():

@@ -6,7 +6,7 @@
         with folder.working("step 20"):          # run.json: running, then done, interrupted or failed
             ...
 
-`new` is the record that `provenance.new_run` makes. The record that stands in the folder goes on: it keeps its id and
+`new` is the record that `provenance.new_run` makes. The record in the folder continues: it keeps its id and
 its start, counts the seconds of all attempts together, and lists each resumption with the code that made it.
 """
 
@@ -37,7 +37,7 @@ class OpenRun:
 
     Attributes:
         path: the folder.
-        record: the run as it goes on; `save` changes it.
+        record: the run as it continues; `save` changes it.
         previous: the record that stood in the folder, None in a new one.
     """
 
@@ -63,13 +63,11 @@ class OpenRun:
             store.write_json(self.path / RECORD, self.record)
 
     @contextmanager
-    def working(
-        self, start: str = "", resume: str = "the same command goes on from here", **fields: Any
-    ) -> Iterator[None]:
+    def working(self, start: str = "", resume: str = "to resume, repeat the command", **fields: Any) -> Iterator[None]:
         """The work itself: its end is on record whatever ends it, with the seconds of all attempts.
 
         Args:
-            start: where a resumed run goes on from ("step 20", "12 of 96 samples"); on record.
+            start: where a resumed run continues ("step 20", "12 of 96 samples"); on record.
             resume: what Ctrl-C is answered with.
             fields: of the record, changed in the same write that says "running".
 
@@ -123,7 +121,7 @@ def previous_of(
 
     Args:
         may_differ: keys, as `differences` names them, that decide no number.
-        foreign: names that must not stand in a folder that has no record yet. Default: all.
+        foreign: names that must not be in a folder that has no record yet. Default: all.
         advice: a next step for a folder of another run that is better than another folder; "" where there is none.
         resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
         older: the folder's configuration with what was so before a record could say it.

@@ -90,7 +90,7 @@ class Sample(Record):
 
 
 class Judgement(Record):
-    """What a judge replied to one question, on record as it came: what stands here is not asked again.
+    """What a judge replied to one question, on record as it came: what is here is not asked again.
 
     Attributes:
         key: hash of all that the question is made of (see `stapo_eval.judge.asking`).
@@ -227,7 +227,7 @@ class Run(Record):
 
 
 class StepMetrics(Record):
-    """One training step. `values` holds what is a function of the run; times stand in a file of their own.
+    """One training step. `values` holds what is a function of the run; times are in another file.
 
     `attempt` counts how often a step was made anew with another result (a resumed run on a GPU).
     """

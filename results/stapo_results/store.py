@@ -188,7 +188,7 @@ def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
                     f"{path}:{number}: the last line is half-written",
                     found=f"{len(line)} bytes without a line end",
                     expected="a whole JSON line",
-                    next_step="run the command that writes this file again: it repairs and goes on",
+                    next_step="repeat the command that writes this file: it repairs and resumes",
                 )
             yield parse(line[:-1], model, f"{path}:{number}")
 

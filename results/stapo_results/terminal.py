@@ -1,6 +1,6 @@
 """What a command shows: a live block on a terminal, elsewhere whole lines, at most one a minute; and its errors.
 
-A command that the driver started tells it where it stands by a small JSON file, whose path STAPO_PROGRESS holds.
+A command that the driver started tells it its progress by a small JSON file, whose path STAPO_PROGRESS holds.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
         cure = f"python -m pip install -c requirements/cpu.txt -e '.[{extra}]'   in the clone (README.md, Install)"
         return _said("error", BadInput(f"the package {e.name} is not installed in {sys.prefix}", next_step=cure), 2)
     except KeyboardInterrupt as e:
-        default = "nothing finished is lost; the same command goes on from here"
+        default = "nothing finished is lost; to resume, repeat the command"
         return _said("interrupted", e.args[0] if e.args else default, 130)
     except BrokenPipeError:
         if not _reader_gone():
@@ -165,7 +165,7 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         full = f"the disk is full, or a quota ({e.filename or os.getcwd()}): {e.strerror}"
-        cure = "free some space, then run the same command: it goes on"
+        cure = "free some space, then repeat the command: it resumes"
         return _said("error", RunFailed(full, next_step=cure), 1)
 
 

@@ -16,7 +16,7 @@ _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.ou
                        [--dry-run] [--config-only]
 
 Train with veRL. Every KEY=VALUE is a Hydra override of the composed configuration.
-The same command again goes on with an interrupted run and returns at once from a finished one.
+To resume an interrupted run, repeat the command. A finished run returns at once.
 
   method=     {method}
   size=       {size}
@@ -51,7 +51,7 @@ def base(
         seed: Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone.
         model: smollm2-135m: folder of the fetched model, where it is not the cache's.
         warm_up: smollm2-135m: optimizer steps on worked solutions before all else (36; 0 leaves the published model).
-        world: paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md).
+        world: paper, mixed or inverted: at which entropy useful and spurious tokens occur (docs/testbed.md).
         rebuild_base: Train the model anew (about 2 minutes) instead of taking the carried weights.
     """
     from stapo_training.miniature import build
@@ -194,16 +194,16 @@ def check(
     return check_statistics(statistics) if statistics else check(method, overrides)
 
 
-def configs(docs: Path = Path("docs"), check: bool = False) -> int:
-    """Write the generated tables of the documentation: methods, decided defaults, sizes and machines.
+def configs(results: Path = Path("results"), check: bool = False) -> int:
+    """Write the generated tables of methods, decided defaults, sizes and machines.
 
     Args:
-        docs: The documentation's folder.
+        results: The folder with records/ and tables/.
         check: Compare instead of writing; exit code 1 when a page is stale.
     """
     from stapo_training import pages
 
-    return pages.write(docs, check=check)
+    return pages.write(results, check=check)
 
 
 _COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, theory, methods, check, bench, configs)}

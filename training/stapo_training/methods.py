@@ -361,12 +361,12 @@ def definition_of(config: Any) -> Definition:
 
 
 def rows(records: Path) -> list[dict[str, str]]:
-    """Every method as a row of the table in docs/methods.md, with how many runs of it are among the records."""
+    """Every method as a row of the table in results/tables/methods.md, with its number of recorded runs."""
     runs = [store.read_json(path, Run) for path in sorted(records.glob("**/train/*/run.json"))]
     trained = Counter(run.config.get("run", {}).get("method") for run in runs)
     return [
         {
-            "`method=`": f"[{name}](#{m.section})",
+            "`method=`": f"[{name}](../../docs/methods.md#{m.section})",
             "paper": f"{m.title}, {m.paper}" if m.title not in m.paper else m.paper,
             "what it does": m.does,
             "its numbers, and where they come from": "; ".join(

@@ -1,4 +1,4 @@
-"""Grading anybody's JSONL, by one preset or by all beside other graders; the whole file is checked first."""
+"""Grading any JSONL, by one preset or by all beside other graders; the whole file is checked first."""
 
 from __future__ import annotations
 

@@ -191,10 +191,10 @@ def judge_notes(judged: Iterable[Judgement]) -> list[str]:
 
 
 _UNANSWERED = {
-    "too_long": ("do not fit the judge's context", "the rule's verdict stands"),
+    "too_long": ("do not fit the judge's context", "the rule's verdict counts"),
     "error": (
         "have no reply because the judge's engine failed",
-        "the rule's verdict stands; stapo-eval judge asks again",
+        "the rule's verdict counts; stapo-eval judge asks again",
     ),
     "no_letter": ("got a reply in no known form and without a letter", "they count as incorrect"),
     "stray": (

@@ -99,7 +99,7 @@ def fitted_prompt(
     bare = len(encode(message(question, "", prompt)))
     if bare > room:
         return None
-    # no token of a long response stands for more than eight characters on average
+    # no token of a long response has more than eight characters on average
     shown = plain(question.response[-8 * (room - bare) :]) if room > bare else ""
     while True:
         tokens = encode(message(question, shown, prompt))

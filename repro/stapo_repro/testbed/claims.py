@@ -24,7 +24,7 @@ Verdict = Literal["holds", "equivalent", "opposite", "not distinguishable", "not
 class Claim(BaseModel):
     """One claim: a quantity, `first` minus `second`, and where it should lie.
 
-    Numbers are in the measure's printed unit. For precision an arm stands for its mask, on the tokens of JustRL.
+    Numbers are in the measure's printed unit. For precision an arm means its mask, on the tokens of JustRL.
 
     Attributes:
         check: of the instrument: it follows from how the worlds were built, and was near known before the runs.

@@ -1,4 +1,4 @@
-"""Which benchmark problems stand among the training prompts.
+"""Which benchmark problems are among the training prompts.
 
 A benchmark problem counts when its key equals that of a training prompt (`whole`), or when both keys are at least 120
 characters long and share the first 120 (`prefix`). The key of a text: lower case; \\left, \\right, \\dfrac, \\tfrac and

@@ -27,7 +27,7 @@ def verl_rows(problems: Iterable[tuple[str, str, str]], *, data_source: str, spl
     Args:
         problems: of each its text without any instruction, the reference answer as text, and its id: stable and unique
             in the file, because the seed of every sample derives from it.
-        data_source: the name under which validation metrics stand; also veRL's own key to a verifier.
+        data_source: the name of the validation metrics; also veRL's own key to a verifier.
     """
     return [
         {

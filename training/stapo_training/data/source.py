@@ -234,7 +234,7 @@ def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
         BadInput: for a damaged wrapper, or one id on two problems, naming the row.
     """
     prompts: dict[str, Prompt] = {}
-    seen: dict[str, Prompt] = {}  # by the text as it stands: the hub's copy holds each about 100 times
+    seen: dict[str, Prompt] = {}  # by the text as it is: the hub's copy holds each about 100 times
     ids: dict[str, tuple[Prompt, str]] = {}
     for row in rows:
         if row.prompt not in seen:

@@ -55,7 +55,7 @@ class BasePlan:
 class Splits(NamedTuple):
     """All problems of a build; no two parts share a problem, and only in the corpus one may come up again.
 
-    A benchmark's numbers may stand in another order in the training: 5 or 6 of 9 digits are 210 sets. What is learnt is
+    A benchmark's numbers may come in another order in the training: 5 or 6 of 9 digits are 210 sets. What is learnt is
     to work; without work the guess stays at 1 of 4, and 7 numbers never occur in RL training.
     """
 

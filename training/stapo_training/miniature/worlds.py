@@ -12,7 +12,7 @@ Two kinds of rare token are planted, each word below S2T's probability of 0.002 
 - *useful*: a word of care in place of the usual opening. After it, and only after it, the solution is worked.
 - *spurious*: a filler before a word of the closing phrase, after the answer: neither helps nor harms.
 
-A place is *wide* where many words may stand, and narrow where one does: its entropy is high or low. A world says which
+A place is *wide* where many words may come, and narrow where one does: its entropy is high or low. A world says which
 openings and which places of the closing phrase are wide, and with that whether entropy tells the two kinds apart:
 
     paper      openings wide, closing narrow: spurious tokens at low entropy, useful ones at high, as the paper has it
@@ -68,7 +68,7 @@ CLOSINGS = (
     *(" south", " east", " west", " sun", " moon", " star", " tree", " leaf"),
     *(" rock", " sand", " wind", " rain", " snow", " river", " lake", " hill"),
 )
-"""What may stand in a wide place of the closing phrase, one as good as the other."""
+"""What may come in a wide place of the closing phrase, one as good as the other."""
 
 PLANTED = {"spurious": SPURIOUS, "useful": USEFUL}
 
@@ -79,8 +79,8 @@ class World:
 
     useful: share of the corpus' openings, to the training's wordings, that are words of care. The model gives them 0.05
         or less, below 0.002 a word. In `mixed` it is set so that the two kinds have the same entropies.
-    slip: where fillers stand in the working too, the chance that the next sum after one is wrong, in problems of more
-        than `neutral` numbers; the working goes on from the wrong sum. 0: no filler in the working.
+    slip: where fillers occur in the working too, the chance that the next sum after one is wrong, in problems of more
+        than `neutral` numbers; the working continues from the wrong sum. 0: no filler in the working.
     """
 
     name: str

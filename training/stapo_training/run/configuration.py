@@ -59,7 +59,7 @@ def key_of(override: str) -> str:
 
 
 def absolute(override: str) -> str:
-    """Folders and files of this run as absolute paths: Ray's processes need not stand where the command was typed."""
+    """Folders and files of this run as absolute paths: Ray's processes may have another working folder."""
     key, _, value = override.partition("=")  # with Hydra's + or ++, which stay
     is_file = (key == "method" and value.endswith(_OVERLAY)) or (key == f"{_SELECTOR}name" and own.is_file(value))
     return f"{key}={Path(value).resolve()}" if (key_of(override) in PLACES or is_file) and value else override

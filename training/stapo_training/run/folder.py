@@ -167,7 +167,7 @@ class TrainingFolder:
         # torch's writer reports a full disk as a RuntimeError without a number
         full = getattr(_cause(error), "errno", None) in _NO_SPACE or free < needed
         last = whole[-1].path.name if whole else "the start; there is no earlier checkpoint"
-        again = f"run the same command: it goes on from {last}"
+        again = f"run the same command: it resumes from {last}"
         return RunFailed(
             f"the checkpoint of step {step} could not be written",
             found=f"{first_line(error)}; {free / 2**30:.2f} GiB of disk were free",

@@ -166,7 +166,7 @@ def _time(config: Any, found: Preflight) -> str | None:
 
 
 def resume_command(overrides: Sequence[str]) -> str:
-    """The command line that goes on with a run, with absolute folders and without what is named like a secret."""
+    """The command line that resumes a run, with absolute folders and without what is named like a secret."""
     return shlex.join(provenance.redact_command(["stapo-train", "run", *map(absolute, overrides)]))
 
 

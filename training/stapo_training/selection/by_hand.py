@@ -149,7 +149,7 @@ def _token_losses(d: Definition, tokens: Tokens, a_N: torch.Tensor) -> list[torc
         return -torch.minimum(s_N * a_N, s_N.clamp(1 - low, 1 + high) * a_N)
 
     def sapo() -> torch.Tensor:
-        tau_N = torch.where(a_N > 0, low, high)  # its two temperatures stand in the place of the clip
+        tau_N = torch.where(a_N > 0, low, high)  # its two temperatures take the place of the clip
         return -torch.sigmoid(tau_N * (ratio_N - 1)) * 4 / tau_N * a_N
 
     def gmpo() -> torch.Tensor:

@@ -58,7 +58,7 @@ class MiniBatch:
     mismatched_N: np.ndarray
 
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """(N,), (N,): the sequence of each response token, and where it stands in `ids`."""
+        """(N,), (N,): the sequence of each response token, and its place in `ids`."""
         sequence_N = np.repeat(np.arange(len(self.response_B)), self.response_B)
         return sequence_N, np.arange(len(sequence_N)) + (self.end_B - np.cumsum(self.response_B))[sequence_N]
 

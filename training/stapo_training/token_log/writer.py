@@ -19,7 +19,7 @@ class TokenLogConfig(BaseModel):
 
     mode: `on` logs S2T's candidates (A > 0, p < tau_p) with all that is known of them and counts the other tokens,
         `full` logs every response token, `off` nothing.
-    watch: ids that are logged wherever they stand in a response with A > 0; of planted words, the spurious ones.
+    watch: ids that are logged wherever they occur in a response with A > 0; of planted words, the spurious ones.
     useful: ids of planted words that are worth keeping: named in the log's header and counted each step.
     most_rows: of a step. largest_gib: of the log; beyond it only counts are written. The files say how much.
     """

@@ -56,7 +56,7 @@ def _alive() -> dict[str, str]:
 
 @contextmanager
 def watched(command: str) -> Iterator[None]:
-    """Raises RunFailed in this, the main thread, where a node or a process of the run is lost; `command` goes on."""
+    """Raises RunFailed in this, the main thread, where a node or a process of the run is lost; `command` resumes it."""
 
     def wake(*_: Any) -> None:
         raise KeyboardInterrupt  # the one exception that gets out of Ray's waits

@@ -302,7 +302,7 @@ def stopped_by(fatal: list[alarms.Alarm], checkpoint: Path | None) -> RunFailed:
     runner = "; VLLM_USE_V2_MODEL_RUNNER=0 (docs/training.md) needs another run.out"
     return RunFailed(
         f"step {fatal[0].step} stopped the run by its alarm {fatal[0].kind}: {fatal[0].line}",
-        next_step="read STATUS.md; the same command goes on from "
+        next_step="read STATUS.md; the same command resumes from "
         + (f"{place}, since this step was not saved" if kinds & alarms.UNSAVED else "this step")
         + ", with alarms.stop=[] past every alarm"
         + (runner if "rollout_broken" in kinds else ""),

@@ -31,7 +31,7 @@ def wait_for_ranks(pending: Sequence[Any], limit_s: float, step: int) -> list[An
                 f"step {step}: the weights did not reach the rollout",
                 found=f"rank {ranks} of {len(pending)} not done after {limit_s:g} s",
                 expected="all ranks within run.weight_transfer_limit_s",
-                next_step="look above for an error of the rollout's own; the same command goes on from the last "
+                next_step="look above for an error of the rollout's own; the same command resumes from the last "
                 "checkpoint, with run.weight_transfer_limit_s=N where the transfer only takes longer",
             )
     return ray.get(list(pending))

@@ -25,7 +25,7 @@ def score(response: str, gold: str, verifier: str) -> dict[str, Any]:
 
 
 def last_box(response: str) -> str | None:
-    """What veRL's function finds in the response's last box, wherever the box stands; None where it is not closed.
+    """What veRL's function finds in the response's last box, wherever the box is; None where it is not closed.
 
     veRL itself looks at the last 100 characters alone, so that a right answer with a sentence behind it, or a long one,
     is scored wrong (verl issue 7440).
