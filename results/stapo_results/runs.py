@@ -150,7 +150,7 @@ def previous_of(
         raise BadInput(
             f"{path} holds another run",
             found=short_hashes("; ".join(differing[:_SHOWN])),
-            expected="the same values, to go on with it",
+            expected="the same values, to resume it",
             next_step=advice(previous, differing) or f"give another {flag}, or the values of that run",
         )
     return previous

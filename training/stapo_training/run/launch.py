@@ -147,7 +147,7 @@ def show(config: Any, found: Preflight, command: str) -> None:
         ("Disk", found.disk),
         ("Cores", found.warning or "enough, or not known"),
         ("Time", time),
-        ("To start it, or to go on with it", command),
+        ("To start or resume it", command),
     ):
         known = [line or "not known: see below; run.card=H100 plans for a GPU that is not here" for line in lines]
         print(f"\n{title}", *known, sep="\n  ")
@@ -260,7 +260,7 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         whole = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
         _set_places(config, folder, checkpoint, command)
         start = checkpoint.name if checkpoint else "the start"
-        with _status_at_end(config, out), open_run.working(start, resume=f"to go on: {command}", config=longer):
+        with _status_at_end(config, out), open_run.working(start, resume=f"to resume: {command}", config=longer):
             for name, place in _places(out, len(open_run.record.resumptions)).items():
                 os.environ.setdefault(name, place)
             try:
