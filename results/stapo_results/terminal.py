@@ -152,7 +152,7 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
         # a module of this suite, or of a package that is installed, is a defect
         if not extra or not e.name or "." in e.name or e.name.startswith("stapo_"):
             raise
-        cure = f"python -m pip install -c requirements/cpu.txt -e '.[{extra}]'   in the clone (README.md, Install)"
+        cure = f"python -m pip install -c requirements/cpu.txt -e '.[{extra}]'   in the clone (README.md, Start)"
         return _said("error", BadInput(f"the package {e.name} is not installed in {sys.prefix}", next_step=cure), 2)
     except KeyboardInterrupt as e:
         default = "nothing finished is lost; to resume, repeat the command"
