@@ -54,7 +54,7 @@ MEASURES: dict[str, tuple[str, str, int, float]] = {
     "collapse_step": ("step of collapse", "steps", 0, 1),
     **{
         f"{name}_step{step}": (f"accuracy on {which} after {step} steps", "points", 1, 100)
-        for step in (10, 20, 40)
+        for step in (10, 20, 40, 80, 120)
         for name, which in (("easy", "trained lengths"), ("hard", "longer problems"))
     },
 }

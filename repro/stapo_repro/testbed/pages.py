@@ -36,6 +36,7 @@ COLUMNS = (
 COSTLY_COLUMNS = (
     "hard_step10", "hard_step20", "hard_step40", "easy_step20", "easy_step40", "useful_early", "spurious_late",
 )  # fmt: skip
+FADE_COLUMNS = ("hard_step20", "hard_step40", "hard_step80", "hard_step120", "easy_step120", "spurious_late")
 BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 """What is shown of a user's method."""
 MASKS = {method: masks.NAMES[mask] for mask, method in masks.METHODS.items()}
@@ -65,8 +66,9 @@ class Testbed:
         self.synthetic = any(c.record.synthetic for c in cells) or any(r.synthetic for r in runs)
         self.masks = [_row(main, world, arm, MASKED) for world in labels.WORLDS for arm in MASKS]
         self.rows = [_row(main, world, arm, COLUMNS) for world in labels.WORLDS for arm in main.arms(world)]
-        costly = parts.get("costly", Evidence({}))
+        costly, long = (parts.get(part, Evidence({})) for part in ("costly", "costly-long"))
         self.costly = [_row(costly, labels.COSTLY, a.name, COSTLY_COLUMNS) for a in COSTLY_ARMS]
+        self.costly_long = [_row(long, labels.COSTLY, arm, FADE_COLUMNS) for arm in ("justrl", "stapo")]
         self.claims = judge(claims, parts)
         self.footnotes = _footnotes(records)
         self.records = len(cells)
@@ -227,6 +229,7 @@ def to_markdown(t: Testbed) -> str:
         "## What each mask finds", "", *_table(t.masks, MASKED), "",
         "## What training made of it", "", *_table(t.rows, COLUMNS), "",
         "## Where spurious words cost something", "", *_table(t.costly, COSTLY_COLUMNS), "",
+        "The same for 120 steps, exploratory:", "", *_table(t.costly_long, FADE_COLUMNS), "",
         "## Long trainings", "", *_long_table(t), "",
         "## The claims", "", *_claims_table(t), "", t.rule, "",
         *(f"- {escape(n)}" for n in t.footnotes), "",

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 from stapo_repro import labels
 from stapo_results.errors import RecordError
 
-Part = Literal["main", "pilot", "long", "costly", "costly-pilot"]
+Part = Literal["main", "pilot", "long", "costly", "costly-pilot", "costly-long"]
 """pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation. costly: the
-world of this name, with validation on both benchmarks, no evaluation."""
+world of this name, with validation on both benchmarks, no evaluation. costly-long: more steps of it, exploratory."""
 FOLDER = "testbed"  # below results/records; the main table leaves it out
-PARTS: tuple[Part, ...] = ("pilot", "long", "costly", "costly-pilot")
+PARTS: tuple[Part, ...] = ("pilot", "long", "costly", "costly-pilot", "costly-long")
 """Parts with a folder of their own below `FOLDER`, since their cells have the ids of others."""
 
 SEEDS: dict[Part, tuple[int, ...]] = {
