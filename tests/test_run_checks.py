@@ -11,7 +11,7 @@ from stapo_repro import cli
 from stapo_repro.run import checks
 from stapo_repro.run.chain import main, make_stages
 from stapo_repro.run.cost import Estimate
-from stapo_repro.run.request import of_testbed
+from stapo_repro.run.request import console_script, of_testbed
 from stapo_results.errors import BadInput
 
 
@@ -37,7 +37,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, capsys) -> None:
     monkeypatch.setattr(checks, "check_disk", lambda *given: "enough")  # 600 GiB of disk are not there
-    (machine / "bin" / "stapo-eval").write_text('#!/bin/sh\necho "$@"\n')
+    monkeypatch.setattr(checks, "check_prompt", lambda evaluate: "asked below")
     r = asked("stapo/qwen3-8b", out=tmp_path / "o", train_env=machine, eval_env=machine, judge="my-judge", dry_run=True)
     assert main(r) == 0
     text = capsys.readouterr().out
@@ -47,10 +47,17 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, c
         "Still to do: 5 of 7 stages, about ",
         "ok      GPUs: 8 in this machine, 8 needed\n",
         "ok      evaluation's environment: vllm 0.32.0, math_verify 0.9.0, torch 2\n",
-        "ok      judge's prompt: prompt --judge my-judge\n",
     ):
         assert part in text
     assert not (tmp_path / "o").exists()
+
+
+def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:
+    (other := tmp_path / "prompt.txt").write_text("{question} {gold_answer} {llm_response}")
+    monkeypatch.setenv("STAPO_JUDGE_PROMPT", str(other))
+    with pytest.raises(BadInput) as e:
+        checks.check_prompt(console_script("stapo-eval"))
+    assert f"{other} holds no published prompt" in str(e.value.found)
 
 
 def test_the_miniatures_dry_run_knows_its_hours_from_records(tmp_path, monkeypatch, capsys) -> None:

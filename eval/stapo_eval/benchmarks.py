@@ -77,6 +77,7 @@ def benchmarks(
         return 0
     if not add:
         return _list(_chosen(names, registry(folder)), folder)
+    names = names.lower()
     if folder is None or not names or "," in names:
         raise BadInput(
             "--add needs --data-dir DIR and one name as --names NAME",

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, get_args
 import tyro
 
 from stapo_eval.benchmarks import benchmarks
-from stapo_eval.options import Judging, Preset, RunOptions
+from stapo_eval.options import JudgeMode, Judging, Preset, RunOptions
 from stapo_results.errors import BadInput
 from stapo_results.terminal import check_command, duration, run_main
 
@@ -162,6 +162,20 @@ def compare(
     return 0
 
 
+def prompt(judge_prompt: str = "", judge_mode: JudgeMode = "compass") -> int:
+    """Find the judge's published prompt, which is fetched once, and print its hash and source.
+
+    Args:
+        judge_prompt: A text file, or a Python file and perhaps ":VARIABLE"; if empty, $STAPO_JUDGE_PROMPT, the cache
+            or the network.
+        judge_mode: Whose prompt.
+    """
+    from stapo_eval.judge.published import find_prompt
+
+    print(find_prompt(judge_prompt, judge_mode))
+    return 0
+
+
 def export(
     run: str, to: Literal["lighteval", "inspect", "responses"], out: str, data_dir: str = "", benchmarks: str = ""
 ) -> int:
@@ -210,7 +224,7 @@ def bench(
     return 0
 
 
-_COMMANDS = {f.__name__: f for f in (run, grade, judge, known, compare, benchmarks, export, bench)}
+_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, known, compare, benchmarks, export, bench)}
 
 
 def main(args: list[str] | None = None) -> int:

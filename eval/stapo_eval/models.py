@@ -68,6 +68,19 @@ def check_files(model: ModelFiles) -> None:
             raise BadInput(f"{path} is incomplete", found=f"{size:,} bytes, {e}", next_step="copy it again") from None
 
 
+def weights_of(folder: Path) -> list[Path]:
+    """The files of a model's weights. Raises: BadInput where there are none, or no configuration."""
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").exists():
+        raise BadInput(
+            f"{folder} holds no model that can be loaded",
+            found=", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "an empty folder",
+            expected="config.json and *.safetensors (pickled weights are not read)",
+            next_step="stapo-train export --checkpoint RUN --out DIR makes such a folder",
+        )
+    return weights
+
+
 def find_model(given: str, revision: str = "") -> ModelFiles:
     """Locate and hash a model: a folder, or a hub id that is downloaded at `revision`.
 
@@ -76,14 +89,7 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     """
     local = Path(given).is_dir()
     folder = Path(given) if local else _download(given, revision)
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights or not (folder / "config.json").exists():
-        raise BadInput(
-            f"{given} holds no model that can be loaded",
-            found=", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "an empty folder",
-            expected="config.json and *.safetensors (pickled weights are not read)",
-            next_step="stapo-train export --checkpoint RUN --out DIR makes such a folder",
-        )
+    weights = weights_of(folder)
     labels = read_json(folder / "stapo.json", Labels) if (folder / "stapo.json").exists() else None
     digest = sha256_files(weights)
     if labels and labels.weights_sha256 and labels.weights_sha256 != digest:

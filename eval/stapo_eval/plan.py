@@ -15,7 +15,7 @@ from stapo_eval.engines.options import check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
-from stapo_eval.models import ModelFiles, endpoint_model, find_model
+from stapo_eval.models import ModelFiles, endpoint_model, find_model, weights_of
 from stapo_eval.options import IDENTITY, RECORDED, RunOptions, listed
 from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
@@ -106,10 +106,20 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         checks.attempt("out", runs.check_folder, options.out, "--out")
     settings = checks.attempt("settings", parse_settings, options.settings)
     benchmarks = _benchmarks(options, checks)
+    for name, given in (("model", options.model), ("judge's model", options.judge)):
+        if Path(given).is_dir() and not known:
+            checks.attempt(name, weights_of, Path(given))
     checks.refuse()
     assert settings is not None
-    judge, prompt = (None, None) if options.judge in ("", "none") else find_judge(options)
-    model, revisions = _model(options, known)
+    # what may take a download, or a hash of all weights, comes when the rest is right
+    judged = options.judge not in ("", "none")
+    judge, prompt = (checks.attempt("judge", find_judge, options) if judged else None) or (None, None)
+    if not Path(options.model).is_dir():
+        checks.refuse()
+    found = checks.attempt("model", _model, options, known)
+    checks.refuse()
+    assert found is not None
+    model, revisions = found
     labels = _labels(options, model)
     revisions |= {"judge": f"{judge.name} {judge.revision}", "judge prompt": str(prompt)} if judge else {}
     revisions |= {f"data:{b.name}": b.content for b in benchmarks}
@@ -162,6 +172,8 @@ def _at_least(options: RunOptions, name: str, least: int) -> None:
 
 def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:
     data_dir = checks.attempt("data directory", find_data_dir, options.data_dir)
+    if checks.made[-1].problem:  # the hub was not asked for
+        return ()
     names = list(packaged()) if options.benchmarks.lower() == "all" else listed(options.benchmarks)
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from stapo_results.errors import BadInput, RunFailed, StapoError
+from stapo_results.errors import BadInput, RunFailed, StapoError, near_name
 
 PLAIN_SECONDS = 60.0
 REDRAW_SECONDS = 0.25
@@ -131,7 +131,8 @@ def check_command(prog: str, arguments: Sequence[str] | None, commands: Collecti
     """Raises BadInput for a first word that is no command: tyro answers --help behind any word with exit code 0."""
     word = (sys.argv[1:] if arguments is None else arguments)[:1]
     if word and not word[0].startswith("-") and word[0] not in commands:
-        raise BadInput("no such command", found=word[0], expected=", ".join(commands), next_step=f"{prog} --help")
+        raise BadInput("no such command", found=word[0], expected=", ".join(commands),
+                       next_step=f"{near_name(word[0], commands)}{prog} --help")  # fmt: skip
 
 
 def run_main(main: Callable[[], int | None], extra: str = "") -> int:

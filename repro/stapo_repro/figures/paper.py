@@ -15,7 +15,7 @@ from stapo_repro.text import grid
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, load
 from stapo_results import token_log
-from stapo_results.errors import BadInput
+from stapo_results.errors import meant
 
 Groups = Mapping[str, Group]
 Draw = Callable[[Group], Sketch | None]
@@ -155,10 +155,7 @@ def sketches(of: Groups | Testbed, only: Sequence[str] = ()) -> list[Sketch]:
     """
     papers = {f"paper-{p.number}": p for p in PRINTED if p.draw}
     every = (*_OF_GROUP, "tokens", *papers, *OF_TESTBED)
-    if unknown := [n for n in only if n not in every]:
-        raise BadInput("no such figure", found=", ".join(unknown), expected=", ".join(every),
-                       next_step=f"stapo-repro figures --only {every[0]}")  # fmt: skip
-    named = only or every
+    named = [meant("figure", n, every, "stapo-repro figures --help") for n in only] or every
     if isinstance(of, Testbed):
         return [draw(of) for name, draw in OF_TESTBED.items() if name in named]
     out = [s for n, draw in _OF_GROUP.items() if n in named for g in of.values() if (s := draw(g)) is not None]

@@ -78,8 +78,7 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
         checks.attempt("training's environment", check_environment, train, *TRAINING)
     checks.attempt("evaluation's environment", check_environment, evaluate, *EVALUATION)
     if r.judge != "none":  # days before it is asked
-        cure, command = "set STAPO_JUDGE_PROMPT=FILE, or --judge none", (evaluate, "prompt", "--judge", r.judge)
-        checks.attempt("judge's prompt", _asked, command, "the judge's published prompt is not at hand", cure)
+        checks.attempt("judge's prompt", check_prompt, evaluate)
     if not r.ray_address:  # a cluster's are counted by the wings, when they join it
         checks.attempt("GPUs", check_gpus, r.hardware)
     return checks
@@ -122,6 +121,12 @@ def check_environment(program: str, names: Sequence[str], pins: str) -> str:
     refused = f"the environment of {Path(program).name} cannot do this on GPUs: {Path(program).parent.parent}"
     cure = f"install requirements/{pins}.txt, or name the environment with --train-env DIR or --eval-env DIR"
     return _asked((f"{Path(program).with_name('python')}", "-I", "-c", _VERSIONS, *names), refused, cure)
+
+
+def check_prompt(evaluate: str) -> str:
+    """Asks the evaluation for the judge's published prompt. Raises: BadInput where it has none."""
+    cure = "set STAPO_JUDGE_PROMPT=FILE, or --judge none"
+    return _asked((evaluate, "prompt"), "the judge's published prompt is not at hand", cure)
 
 
 def check_gpus(hardware: str) -> str:

@@ -309,9 +309,10 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
     for name in names or ("",):
         method, _, size = name.partition("/")
         if method not in (known := of.get(size, labels.METHOD_LABELS)) or size not in of:
+            near = near_name(name, [f"{m}/{s}" for s in of for m in of[s]])
             raise BadInput(f"no such cell: {name or 'none was named'}",
                            expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}",
-                           next_step=f"{near_name(method, known)}{_EXAMPLE}")  # fmt: skip
+                           next_step=f"{near}{_EXAMPLE}")  # fmt: skip
         runs.setdefault(ON_CPU.get(size, "cells"), {})[name] = (method, size)
     if len(runs) > 1:
         raise BadInput("these cells are several runs", found=", ".join(names),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance
-from stapo_results.errors import BadInput, near_name
+from stapo_results.errors import BadInput, meant
 from stapo_results.schema import SETTINGS
 from stapo_training.run import resolvers
 from stapo_training.selection import own
@@ -145,8 +145,7 @@ def compose(overrides: Sequence[str]) -> Any:
 
     resolvers.register()
     given = [absolute(o) for o in last_choices(overrides)]
-    overrides = [part for o in given for part in _own_method(o)]
-    _check_groups(overrides)
+    overrides = [_of_group(part) for o in given for part in _own_method(o)]
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
@@ -184,16 +183,10 @@ def label(method: str, chosen: Mapping[str, Any], overlay: Mapping[str, Any]) ->
     return "-".join([method, *(f"{_LABEL_NAMES.get(k, k)}{v}" for k, v in values.items())])
 
 
-def _check_groups(overrides: Sequence[str]) -> None:
-    for o in overrides:
-        key, _, value = o.partition("=")
-        if key in GROUPS and value not in choices(key):
-            raise BadInput(
-                f"unknown {key}",
-                found=value,
-                expected=" | ".join(choices(key)),
-                next_step=f"{near_name(value, choices(key))}choose one: stapo-train run {key}=...",
-            )
+def _of_group(override: str) -> str:
+    """The override with its group's choice as it is written. Raises: BadInput for no such choice."""
+    key, _, value = override.partition("=")
+    return f"{key}={meant(key, value, choices(key), 'choose another')}" if key in GROUPS else override
 
 
 def _check_numbers(config: Any) -> None:
