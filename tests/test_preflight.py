@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -284,12 +285,18 @@ def test_every_node_of_a_cluster_has_the_slots_of_its_ranks_and_storage_units() 
             preflight.check_cores(config, wrong)
 
 
-def test_an_address_where_no_cluster_answers() -> None:
+@pytest.mark.parametrize("auto", [False, True])
+def test_an_address_where_no_cluster_answers(auto: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of a dead cluster, which Ray's `auto` would ask for minutes."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "ray").mkdir()
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         closed = s.getsockname()[1]
+    (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed}")
     with pytest.raises(BadInput, match=f"127.0.0.1:{closed}"):
-        preflight.cluster_nodes(f"127.0.0.1:{closed}")
+        preflight.cluster_nodes("auto" if auto else f"127.0.0.1:{closed}")
 
 
 def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import socket
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
@@ -466,6 +467,9 @@ def cluster_nodes(address: str) -> list[Node]:
     import ray
     from ray.exceptions import RayError
 
+    last = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")  # what "auto" means to Ray, alive or not
+    known = os.environ.get("RAY_ADDRESS") or (last.read_text().strip() if last.is_file() else "")
+    address = known if address == "auto" and known else address
     try:
         host, _, port = address.rpartition(":")
         if host and port.isdigit():  # Ray itself tries for minutes
