@@ -75,7 +75,6 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
             texts["known.md"] = _known_scores()
             readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
             generated.renew(files, readme, "table", write.readme_block(table))
-            generated.renew(files, readme, "times", collect.page_block(_RECORDS, "miniature", "miniature"))
             times = collect.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
             generated.renew(files, small, "small-times", times)
     if "testbed" in named:

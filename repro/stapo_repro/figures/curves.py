@@ -63,6 +63,7 @@ PANELS = (REWARD, ENTROPY, SILENCED, Panel("accuracy", "Validation accuracy", "a
 _SHARES = (SILENCED, Panel("candidate_share", "Candidates: A > 0, p < τₚ", SILENCED.unit, 100.0))
 _QUANTILES = tuple(Panel(f"{_QUANTILE}{q}", f"{q} % quantile", "token entropy (nats)") for q in (25, 50, 75, 95, 99))
 _VALUES = ("mean", "low", "high")
+_VALIDATED = ("accuracy", "val-core")
 
 
 def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POINTS) -> Curve | None:
@@ -86,7 +87,7 @@ def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POI
     steps = sorted(set.intersection(*map(set, values))) if values else []
     if not steps:
         return None
-    width = 1 if most is None or shown.metric.startswith("accuracy") else math.ceil(len(steps) / most)
+    width = 1 if most is None or shown.metric.startswith(_VALIDATED) else math.ceil(len(steps) / most)
     starts = np.arange(0, len(steps), width)
     rows_RS = np.array([steps, *([v[s] for s in steps] for v in values)], dtype=np.float64)
     rows_RW = np.add.reduceat(rows_RS, starts, axis=1) / np.diff(starts, append=len(steps))
@@ -115,7 +116,7 @@ def line(axes: Axes, method: str, c: Curve, metric: str, name: str = "") -> Line
         axes.plot(c.steps, c.mean, ".", color=how.colour, markersize=2.5, alpha=0.5, gid=f"points-{method}")
     mean = smoothed(c.mean) if noisy else c.mean
     # validation has its own pace
-    gaps = [] if metric.startswith("accuracy") else np.flatnonzero(np.diff(c.steps) > c.window) + 1
+    gaps = [] if metric.startswith(_VALIDATED) else np.flatnonzero(np.diff(c.steps) > c.window) + 1
     steps, mean, low, high = (np.insert(v, gaps, math.nan) for v in (c.steps, mean, c.low, c.high))
     if metric == THRESHOLD.metric:  # a step without a rare token has none: points may be alone
         axes.plot(steps, mean, ".", color=how.colour, markersize=3)

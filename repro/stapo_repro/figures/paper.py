@@ -26,11 +26,18 @@ _SIX = tuple(labels.PAPER_BENCHMARKS)
 # "the default evaluation configuration is set to T=0.7, top-p=0.9" (Section "Settings"): of figures that name no other
 _AIME24 = curves.Panel("accuracy_t0.7", "AIME24 in validation", "avg@32 (%), T = 0.7", 100.0)
 _CURVES = _AIME24, curves.ENTROPY, curves.REWARD
-_README = "testbed_rates"
+_README = "testbed_costly"
 _COMMITTED = (
-    *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "silenced_share", "tokens_density")),
+    *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),
     *("miniature_tokens_quadrants", "miniature_planted", "smollm2-135m_training_curves", "smollm2-135m_forest"),
-    *("probe_tokens_density", "probe_tokens_quadrants", "testbed_rates", "testbed_long", "testbed_claims"),
+    *(
+        "probe_tokens_density",
+        "probe_tokens_quadrants",
+        "testbed_rates",
+        "testbed_costly",
+        "testbed_long",
+        "testbed_claims",
+    ),
 )
 """The pictures of results/figures: those that carry a finding. Besides, every one of the paper's sizes."""
 
@@ -139,6 +146,7 @@ _OF_GROUP: dict[str, Draw] = {
 """Name -> the figure of one group, None where there is nothing to show."""
 OF_TESTBED: dict[str, Callable[[Testbed], Sketch]] = {
     "testbed-rates": testbed.rates,
+    "testbed-costly": testbed.costly,
     "testbed-long": testbed.long,
     "testbed-claims": testbed.claims,
 }

@@ -15,13 +15,17 @@ from stapo_repro.figures.style import GREY, MethodStyle, Sketch, Value
 from stapo_repro.testbed.claims import Claim, Judged, Verdict, judging
 from stapo_repro.testbed.evidence import MEASURES, run_values
 from stapo_repro.testbed.pages import MASKS, Testbed
-from stapo_repro.testbed.plan import LONG_ARMS, method_and_rate, rate_text
+from stapo_repro.testbed.plan import COSTLY_ARMS, LONG_ARMS, method_and_rate, rate_text
 
 _RATES = (Panel("useful_rate", factor=100.0), Panel("spurious_rate", factor=100.0))
 _LONG = (
     Panel("entropy", "Entropy", "nats per token"),
     Panel("spurious_rate", "Spurious words", "per 100 responses", 100.0),
     Panel("accuracy", "Accuracy in validation", "%", 100.0),
+)
+_COSTLY = (
+    Panel("val-core/mini-add-hard/acc/mean@8", "Longer problems", "accuracy (%)", 100.0),
+    Panel("spurious_rate", "Spurious words", "per 100 responses", 100.0),
 )
 # colour and marker, whether it is hollow: a verdict is told apart in grey too
 _LOOKS: dict[Verdict, tuple[MethodStyle, bool]] = {
@@ -58,6 +62,21 @@ def rates(t: Testbed) -> Sketch:
                default=0)  # fmt: skip
     caption += f"Lines: means over seeds (at most {most}); bands: lowest to highest seed." if done else "Not run."
     return _sketch(t, "rates", "Useful and spurious words over training", figure, caption)
+
+
+def costly(t: Testbed) -> Sketch:
+    """Accuracy on longer problems and spurious words in `costly`, a colour per arm."""
+    runs = {a.name: [r for r in t.evidence["costly"].runs if (r.status, r.method) == ("done", a.name)]
+            for a in COSTLY_ARMS}  # fmt: skip
+    figure = style.sheet(2.7)
+    for axes, shown in zip(figure.subplots(1, len(_COSTLY)), _COSTLY, strict=True):
+        panel(axes, runs, shown)
+    style.legend(figure, [style.handle(arm, run=bool(of)) for arm, of in runs.items()])
+    caption = "World costly: a spurious word harms only in problems longer than those of training. "
+    caption += (
+        f"Lines: means over {len(runs['stapo'])} seeds; bands: lowest to highest seed." if any(runs.values()) else ""
+    )
+    return _sketch(t, "costly", "Where spurious words cost accuracy", figure, caption)
 
 
 def long(t: Testbed) -> Sketch:
