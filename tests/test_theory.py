@@ -229,7 +229,7 @@ def test_the_committed_record_and_the_page_have_the_statements_that_are_checked(
     ]
     assert {k for k in STATEMENTS if rows[k].verdict == "holds"} == HOLD
     assert tuple(result.vocabularies) == checks.VOCABULARIES
-    page = (ROOT / "docs/theory.md").read_text()
+    page = (ROOT / "results/tables/theory.md").read_text()
     for r in (rows[s] for s in STATEMENTS):
         assert f"| {r.cases:,} | {r.failures:,} | {r.largest:.1e} | {r.verdict} |" in page
         assert f"`{r.statement}`" in page
