@@ -106,20 +106,15 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         checks.attempt("out", runs.check_folder, options.out, "--out")
     settings = checks.attempt("settings", parse_settings, options.settings)
     benchmarks = _benchmarks(options, checks)
-    for name, given in (("model", options.model), ("judge's model", options.judge)):
-        if Path(given).is_dir() and not known:
+    judged = options.judge not in ("", "none")
+    for name, given in (("model", options.model), ("judge's model", options.judge if judged else "")):
+        if given and Path(given).is_dir() and not known:
             checks.attempt(name, weights_of, Path(given))
     checks.refuse()
     assert settings is not None
     # what may take a download, or a hash of all weights, comes when the rest is right
-    judged = options.judge not in ("", "none")
-    judge, prompt = (checks.attempt("judge", find_judge, options) if judged else None) or (None, None)
-    if not Path(options.model).is_dir():
-        checks.refuse()
-    found = checks.attempt("model", _model, options, known)
-    checks.refuse()
-    assert found is not None
-    model, revisions = found
+    judge, prompt = find_judge(options) if judged else (None, None)
+    model, revisions = _model(options, known)
     labels = _labels(options, model)
     revisions |= {"judge": f"{judge.name} {judge.revision}", "judge prompt": str(prompt)} if judge else {}
     revisions |= {f"data:{b.name}": b.content for b in benchmarks}

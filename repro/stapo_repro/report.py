@@ -112,7 +112,7 @@ def _findings(file: Path, page: Path) -> Markup:
     for token in (t for outer in tokens for t in (outer, *(outer.children or ()))):
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{int(token.tag[1]) + 1}"
-        elif token.type == "link_open":
+        elif token.type == "link_open" and "://" not in str(token.attrs["href"]):
             name, mark, place = str(token.attrs["href"]).partition("#")
             token.attrs["href"] = _address(file.parent / name, page) + mark + place
     return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))

@@ -24,6 +24,7 @@ def check(method: str, overrides: Sequence[str]) -> int:
     # before the composition, which imports veRL for its configuration
     os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
     warnings.filterwarnings("ignore")  # veRL's, of engines that are not installed
+    method = method.lower() if method.lower() in methods() else method
     chosen = [f"method={method}", *overrides]
     own = definition_of(compose([*chosen, *_PLACE]))
     known = methods().get(method)

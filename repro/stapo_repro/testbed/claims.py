@@ -73,7 +73,7 @@ class Judged:
     """A claim with its quantity and verdict.
 
     Attributes:
-        p: of the claim's test; `p_holm` after Holm's correction over all claims, and `verdict_holm` by it.
+        p: of the claim's test; `p_holm` after Holm's correction over its family, and `verdict_holm` by it.
         detectable: the smallest true difference from the reference that these seeds find with 80 % power at 5 %.
         pilot: the quantity in the pilot, for the spread between its seeds; of an optimum that of the pair named first.
         needed: seeds for 80 % power at the claim's smallest difference with that spread, two-sided at 5 % / claims

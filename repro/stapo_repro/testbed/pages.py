@@ -151,9 +151,9 @@ def headline(t: Testbed) -> str:
     for check in (False, True):
         judged = [j for j in t.claims if j.claim.check == check]
         named = f"checks of the instrument ({', '.join(j.claim.number for j in judged)})" if check else "claims"
-        parts.append(f"Of {len(judged)} {named}.")
+        parts.append(f"Of {len(judged)} {named}, after Holm's correction.")
         for verdict in get_args(Verdict):
-            numbers = [j.claim.number for j in judged if j.verdict == verdict]
+            numbers = [j.claim.number for j in judged if j.verdict_holm == verdict]
             which = f" ({', '.join(numbers)})" if 0 < len(numbers) < len(judged) else ""
             parts.append(f"{verdict.capitalize()}: {len(numbers)}{which}.")
     return " ".join(parts)

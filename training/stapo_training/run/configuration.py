@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance
-from stapo_results.errors import BadInput, meant
+from stapo_results.errors import BadInput, near_name
 from stapo_results.schema import SETTINGS
 from stapo_training.run import resolvers
 from stapo_training.selection import own
@@ -145,7 +145,8 @@ def compose(overrides: Sequence[str]) -> Any:
 
     resolvers.register()
     given = [absolute(o) for o in last_choices(overrides)]
-    overrides = [_of_group(part) for o in given for part in _own_method(o)]
+    overrides = [part for o in given for part in _own_method(o)]
+    _check_groups(overrides)
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
@@ -183,10 +184,18 @@ def label(method: str, chosen: Mapping[str, Any], overlay: Mapping[str, Any]) ->
     return "-".join([method, *(f"{_LABEL_NAMES.get(k, k)}{v}" for k, v in values.items())])
 
 
-def _of_group(override: str) -> str:
-    """The override with its group's choice as it is written. Raises: BadInput for no such choice."""
+def in_lower_case(override: str) -> str:
+    """`method=STAPO` as `method=stapo`; any other override as it is."""
     key, _, value = override.partition("=")
-    return f"{key}={meant(key, value, choices(key), 'choose another')}" if key in GROUPS else override
+    return f"{key}={value.lower()}" if key in GROUPS and value.lower() in choices(key) else override
+
+
+def _check_groups(overrides: Sequence[str]) -> None:
+    for key, _, value in (o.partition("=") for o in overrides):
+        if key in GROUPS and value not in choices(key):
+            near = near_name(value, choices(key))
+            raise BadInput(f"unknown {key}", found=value, expected=" | ".join(choices(key)),
+                           next_step=f"{near}choose another")  # fmt: skip
 
 
 def _check_numbers(config: Any) -> None:

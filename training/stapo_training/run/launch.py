@@ -21,7 +21,7 @@ from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
 from stapo_training.methods import AdvantageConfig
 from stapo_training.run import estimate, status
-from stapo_training.run.configuration import absolute, compose, last_choices
+from stapo_training.run.configuration import absolute, compose, in_lower_case, last_choices
 from stapo_training.run.folder import TrainingFolder, first_line
 from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
@@ -48,6 +48,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     Raises:
         BadInput: every failed check, before anything expensive starts.
     """
+    overrides = [in_lower_case(o) for o in overrides]
     chosen = [o for o in last_choices(overrides) if o.startswith("hardware=")]
     if set(chosen) <= {"hardware=cpu", "hardware=cpu-vllm"}:
         # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is

@@ -467,11 +467,12 @@ def cluster_nodes(address: str) -> list[Node]:
     import ray
     from ray.exceptions import RayError
 
-    last = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")  # what "auto" means to Ray, alive or not
-    known = os.environ.get("RAY_ADDRESS") or (last.read_text().strip() if last.is_file() else "")
-    address = known if address == "auto" and known else address
+    last, known = Path(tempfile.gettempdir(), "ray", "ray_current_cluster"), address
     try:
-        host, _, port = address.rpartition(":")
+        if address == "auto":  # to Ray: the variable's, else a head on this machine, else the last one, alive or not
+            here = any(p.info["name"] == "gcs_server" for p in psutil.process_iter(["name"]))
+            known = os.environ.get("RAY_ADDRESS") or (last.read_text().strip() if last.is_file() and not here else "")
+        host, _, port = known.rpartition(":")
         if host and port.isdigit():  # Ray itself tries for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
@@ -479,7 +480,7 @@ def cluster_nodes(address: str) -> list[Node]:
     except (OSError, ValueError, RuntimeError, RayError) as e:
         raise BadInput(
             "no Ray cluster answers",
-            found=f"ray_kwargs.ray_init.address={address}: {str(e).splitlines()[0]}",
+            found=f"ray_kwargs.ray_init.address={address}, {known or 'none known'}: {str(e).splitlines()[0]}",
             expected="a running cluster",
             next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others; if it "
             "runs, give this shell the nodes' RAY_AUTH_MODE and token (docs/cluster.md)",
