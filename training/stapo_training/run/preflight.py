@@ -469,9 +469,8 @@ def cluster_nodes(address: str) -> list[Node]:
 
     last, known = Path(tempfile.gettempdir(), "ray", "ray_current_cluster"), address
     try:
-        if address == "auto":  # to Ray: the variable's, else a head on this machine, else the last one, alive or not
-            here = any(p.info["name"] == "gcs_server" for p in psutil.process_iter(["name"]))
-            known = os.environ.get("RAY_ADDRESS") or (last.read_text().strip() if last.is_file() and not here else "")
+        if address == "auto":  # the variable's, or the last one that `ray start` began or joined here, alive or not
+            known = os.environ.get("RAY_ADDRESS") or (last.read_text().strip() if last.is_file() else "")
         host, _, port = known.rpartition(":")
         if host and port.isdigit():  # Ray itself tries for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
