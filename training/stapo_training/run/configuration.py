@@ -195,7 +195,7 @@ def _check_groups(overrides: Sequence[str]) -> None:
         if key in GROUPS and value not in choices(key):
             near = near_name(value, choices(key))
             raise BadInput(f"unknown {key}", found=value, expected=" | ".join(choices(key)),
-                           next_step=f"{near}choose another")  # fmt: skip
+                           next_step=f"{near}stapo-train run {key}=...")  # fmt: skip
 
 
 def _check_numbers(config: Any) -> None:
