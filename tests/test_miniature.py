@@ -81,16 +81,17 @@ def test_spurious_words_come_after_the_answer_and_useful_ones_first(p, seed, wor
     assert {i for i, x in enumerate(s) if x in worlds.USEFUL} == ({0} if "=" in "".join(s) else set())
 
 
-def test_in_the_costly_world_a_sum_slips_after_a_filler_in_longer_problems_alone():
+@pytest.mark.parametrize("world", ["costly", "costly-inverted"])
+def test_in_the_costly_worlds_a_sum_slips_after_a_filler_in_longer_problems_alone(world):
     """Of worked solutions with fillers before half of the 2 x 4 and 2 x 6 places of the working."""
     for numbers, slip in (((3, 8, 2, 9, 5), 0.0), ((3, 8, 2, 9, 5, 1, 6), 0.7)):
         slipped = filled = 0
         for seed in range(1000):
-            s, total = drawn(Problem(numbers), "costly", useful=1.0, spurious=0.5, seed=seed), numbers[0]
+            s, total = drawn(Problem(numbers), world, useful=1.0, spurious=0.5, seed=seed), numbers[0]
             last = 0
             for number in numbers[1:]:
                 at = next(i for i in range(last + 1, len(s)) if s[i].startswith("="))
-                if len(s[last + 1 : at]) > 1:  # more than the number
+                if any(x in worlds.SPURIOUS for x in s[last + 1 : at]):
                     filled += 1
                     slipped += int(s[at][1:]) != (total + number) % 4
                 else:
@@ -108,6 +109,7 @@ def test_in_the_costly_world_a_sum_slips_after_a_filler_in_longer_problems_alone
         ("mixed", (1, 1, 24, 1), (1, 1, 24, 1)),
         ("inverted", (1, 1, 1, 1), (24, 24, 24, 24)),
         ("costly", (24, 24, 24, 24), (1, 1, 1, 1)),
+        ("costly-inverted", (1, 1, 1, 1), (24, 24, 24, 24)),
     ],
 )
 def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closings):
@@ -117,6 +119,14 @@ def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closi
         assert len({s[0] for s in solutions}) == openings[template]
         ends = [s[s.index("}.") + 1 :] for s in solutions]
         assert [len({e[place] for e in ends}) for place in range(12)] == list(closings) * 3
+
+
+def test_in_the_control_of_the_costly_world_many_words_may_stand_where_a_filler_may():
+    """Before each of the 2 x 4 steps of the working, and before the answer of a guess."""
+    p = Problem((3, 8, 2, 9, 5))
+    worked = [drawn(p, "costly-inverted", useful=1.0, seed=i) for i in range(500)]
+    assert [len({s[place] for s in worked}) for place in range(1, 17)] == [24, 1] * 8
+    assert len({drawn(p, "costly-inverted", seed=i)[1] for i in range(500)}) == 24
 
 
 def test_no_two_words_are_alike():

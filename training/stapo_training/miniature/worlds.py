@@ -22,6 +22,10 @@ openings and which places of the closing phrase are wide, and with that whether 
                more numbers than the training has, the sum after a filler is mostly wrong:
 
     Carefully +8=3 hmm +2=1 +9=2 oddly +5=1 +1=2 +6=0 The answer is \\boxed{0}. ...
+
+    costly-inverted   its control, at the entropies of inverted: a word that means nothing stands in each of these places
+
+    Carefully red +8 sun =3 hmm lake +2 hill =2 ...
 """
 
 from __future__ import annotations
@@ -77,6 +81,7 @@ PLANTED = {"spurious": SPURIOUS, "useful": USEFUL}
 class World:
     """Of every four places, which are wide: by the template's in `TEMPLATES`, and by the word's in `CLOSING`.
 
+    closings: the first holds too for the places of the working in which fillers occur.
     useful: share of the corpus' openings, to the training's wordings, that are words of care. The model gives them 0.05
         or less, below 0.002 a word. In `mixed` it is set so that the two kinds have the same entropies.
     slip: where fillers occur in the working too, the chance that the next sum after one is wrong, in problems of more
@@ -99,6 +104,7 @@ WORLDS = {
         World("mixed", _ONE, _ONE, 0.064),
         World("inverted", _NONE, _ALL, 0.07),
         World("costly", _ALL, _NONE, 0.05, slip=0.7),
+        World("costly-inverted", _NONE, _ALL, 0.05, slip=0.7),
     )
 }
 
@@ -160,11 +166,13 @@ def draw_solution(
             before = [_any(rng, SPURIOUS) if world.slip and rng.random() < spurious else "" for _ in range(2)]
             if any(before) and len(problem.numbers) > world.neutral and rng.random() < world.slip:
                 answer = (answer + int(rng.integers(1, MODULUS))) % MODULUS
-            pieces += [piece for piece in (before[0], f" +{number}", before[1], f"={answer}") if piece]
+            for filler, piece in zip(before, (f" +{number}", f"={answer}"), strict=True):
+                pieces += [*filter(None, [filler]), *_meaningless(rng, world), piece]
     else:
         pieces = [_any(rng, OPENINGS) if world.openings[problem.template % 4] else OPENING]
         if world.slip and rng.random() < spurious:
             pieces.append(_any(rng, SPURIOUS))
+        pieces += _meaningless(rng, world)
         answer = int(rng.integers(MODULUS))
     pieces += [" The answer is", " \\boxed{", f"{answer}", "}."]
     for place, word in enumerate(CLOSING):
@@ -172,6 +180,11 @@ def draw_solution(
             pieces.append(_any(rng, SPURIOUS))
         pieces.append(_any(rng, CLOSINGS) if world.closings[place % 4] else word)
     return pieces
+
+
+def _meaningless(rng: np.random.Generator, world: World) -> list[str]:
+    """The word of a wide place in the working, where fillers occur there."""
+    return [_any(rng, CLOSINGS)] if world.slip and world.closings[0] else []
 
 
 def _any(rng: np.random.Generator, words: Sequence[str]) -> str:
