@@ -32,9 +32,9 @@ SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
 WORLDS: dict[str, str] = {world: of_world(world) for world in ("paper", "mixed", "inverted")}
 """The testbed's worlds, and the size label of the models of each."""
-COSTLY = "costly"
-"""The world in which spurious words cost something; it has a part of its own."""
-SIZES: dict[str, str] = WORLDS | {COSTLY: of_world(COSTLY)}
+COSTLY: dict[str, str] = {world: of_world(world) for world in ("costly", "costly-inverted")}
+"""The worlds in which spurious words cost something, the second its control; they have a part of their own."""
+SIZES: dict[str, str] = WORLDS | COSTLY
 
 PAPER_BENCHMARKS: dict[str, str] = {
     "aime24": "AIME24",

@@ -80,7 +80,11 @@ def forest(g: Group) -> Sketch | None:
     if any(printed is not None for _, printed in both[0].values()):
         mark = style.key("d", "the paper's printed difference", face="none")
         figure.legend(handles=[mark], loc="outside lower center")
-    return g.sketch("forest", "STAPO minus the others", figure, caption, evaluated=True)
+    ends = [(v.low, v.high) for of in both for v, _ in of.values()
+            if isinstance(v, Value) and v.low is not None and v.high is not None]  # fmt: skip
+    above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
+    text = f"Of {len(ends)} differences {above} are above 0 and {below} below it; the others cannot be told from 0"
+    return g.sketch("forest", "STAPO minus the others", figure, caption, finding=text if ends else "", evaluated=True)
 
 
 def _draw_forest(axes: Axes, found: Lines, places: dict[tuple[str, str], int]) -> None:

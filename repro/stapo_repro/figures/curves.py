@@ -179,13 +179,14 @@ def _share_axis(axes: Axes, highest: float, bound: bool) -> None:
 
 def training(
     g: Group, panels: Sequence[Panel] = PANELS, title: str = "Training curves", *, kind: str = "training_curves",
-    profile: bool = False, more: str = "",
+    profile: bool = False, more: str = "", finding: str = "",
 ) -> Sketch | None:  # fmt: skip
     """Curves of a group's methods, one panel a metric; None of another model that was only evaluated.
 
     Args:
         profile: a further panel with the quantiles of token entropy late in training.
         more: first sentences of the caption.
+        finding: what is seen. Default: where accuracy in validation ends.
     """
     if not g.runs and g.size not in (labels.MINI, *labels.PAPER_SIZES):
         return None
@@ -216,7 +217,21 @@ def training(
         more += f" Points: means of {widest} steps."
     if any(str(x.get_gid()).startswith("points-") for axes in every for x in axes.lines):
         more += f" Reward: points are single steps, lines running means over {SMOOTHED}."
-    return g.sketch(kind, title, figure, more.strip(), missing)
+    return g.sketch(kind, title, figure, more.strip(), missing, finding=finding or _ends(runs, panels))
+
+
+def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
+    """Where accuracy in validation ends: the lowest and the highest method, and whether their seeds overlap."""
+    shown = next((p for p in panels if p.metric.startswith(_VALIDATED)), None)
+    found = {m: c for m, mine in runs.items() if shown and mine and (c := curve(mine, shown)) is not None}
+    if len(found) < 2:
+        return ""
+    worst, best = (f(found, key=lambda m: found[m].mean[-1]) for f in (min, max))
+    text = f"Accuracy in validation ends at {found[worst].mean[-1]:.0f} % ({name_of(worst)}) to "
+    text += f"{found[best].mean[-1]:.0f} % ({name_of(best)})"
+    if min(found[m].seeds for m in (worst, best)) < 2:
+        return text
+    return text + f"; their seeds {'overlap' if found[worst].high[-1] >= found[best].low[-1] else 'do not overlap'}"
 
 
 def share_after_warm_up(runs: Sequence[TrainingRun]) -> tuple[float, float] | None:
@@ -247,7 +262,9 @@ def silenced_by_size(of: Sequence[Group]) -> Sketch | None:
 def token_entropy(g: Group) -> Sketch | None:
     """Quantiles of token entropy by step, and their profile late in training."""
     more = f"Entropy of a response token; values under {FLOOR:g} nats are drawn at {FLOOR:g}. "
-    return training(g, _QUANTILES, "Token entropy", kind="token_entropy", profile=True, more=more)
+    late = [x for m in g.methods if (x := late_profile([r for r in g.runs if r.method == m]).get(75)) is not None]
+    text = f"Late in training 75 % of the tokens are below {max(late):.2g} nats, with every method" if late else ""
+    return training(g, _QUANTILES, "Token entropy", kind="token_entropy", profile=True, more=more, finding=text)
 
 
 def late_profile(runs: Sequence[TrainingRun]) -> dict[int, float]:

@@ -101,7 +101,7 @@ class Group:
 
     def sketch(
         self, kind: str, title: str, figure: Figure, caption: str, missing: Sequence[str] = (), *,
-        evaluated: bool = False,
+        finding: str = "", evaluated: bool = False,
     ) -> Sketch:  # fmt: skip
         """The figure under the group's name. What is not a result of the paper's models says so in title and caption.
 
@@ -115,7 +115,7 @@ class Group:
         said += [labels.SYNTHETIC] if made_up else []
         said += [caption, *(self._remarks() if evaluated else ())]
         title = f"{title}{where}{', SYNTHETIC RECORDS' if made_up else ''}"
-        return Sketch(f"{self.name}_{kind}", title, figure, " ".join(said), tuple(missing))
+        return Sketch(f"{self.name}_{kind}", title, figure, " ".join(said), tuple(missing), finding)
 
     def _remarks(self) -> list[str]:
         shown = {k: s for k, s in self.scores.items() if k[2] in self.benchmarks}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ WIDTH = 7.0  # inches: the text width of a page with one column
 GREY, FAINT, OTHER = "#666666", "#BBBBBB", "#777777"
 SMALL = 6.5
 SILENCED, KEPT = "#D55E00", "#0072B2"  # Okabe and Ito (2008)
+_LETTERS = 88  # of a finding, in a line above the figure
 _KEY = 4.0  # letters: a legend's line, long enough to show gaps on both sides of its marker
 # no date, no version: a figure changes when its data or its style change
 _METADATA: dict[str, dict[str, str | None]] = {
@@ -74,6 +76,7 @@ class Sketch:
     """A figure with its title and caption. It is saved under the style that it was drawn with.
 
     Attributes:
+        finding: what is seen in it, with its numbers; written above the title.
         missing: what has no record, such as "GRPO": the saved caption ends with it.
         dense: too many marks for an SVG; pages show it as PNG.
         files: kind -> bytes, once it is saved.
@@ -84,12 +87,18 @@ class Sketch:
     figure: Figure
     caption: str
     missing: tuple[str, ...] = ()
+    finding: str = ""
     dense: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
 
+    @property
+    def shows(self) -> str:
+        """The title with the finding, for those who do not see the picture."""
+        return f"{self.title}: {self.finding}" if self.finding else self.title
+
     def block(self, folder: str = "results/figures") -> str:
         """The picture with its caption for a page that sees the figures at `folder`."""
-        return f"![{self.title}]({folder}/{self.name}.{_kind(self)})\n\n<sub>{self.caption}</sub>"
+        return f"![{self.shows}]({folder}/{self.name}.{_kind(self)})\n\n<sub>{self.caption}</sub>"
 
 
 def _kind(sketch: Sketch) -> str:
@@ -117,7 +126,8 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
     Args:
         kinds: of "svg", "png", "pdf"; the one that pages show is always among the files.
     """
-    sketch.figure.suptitle(sketch.title, x=0.02, ha="left")
+    lines = [*textwrap.wrap(sketch.finding, _LETTERS), sketch.title]
+    sketch.figure.suptitle("\n".join(lines), x=0.02, ha="left", parse_math=False)
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
     sketch.figure.set_layout_engine(None)
     for axes in sketch.figure.axes:  # its last digits depend on what was drawn before; an SVG's ids hash them

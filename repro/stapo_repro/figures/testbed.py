@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from stapo_repro.testbed.claims import Claim, Judged, Verdict, judging
 from stapo_repro.testbed.evidence import MEASURES, run_values
 from stapo_repro.testbed.pages import MASKS, Testbed
 from stapo_repro.testbed.plan import COSTLY_ARMS, LONG_ARMS, method_and_rate, rate_text
+from stapo_repro.text import signed
 
 _RATES = (Panel("useful_rate", factor=100.0), Panel("spurious_rate", factor=100.0))
 _LONG = (
@@ -36,11 +38,19 @@ _LOOKS: dict[Verdict, tuple[MethodStyle, bool]] = {
 }
 
 
-def _sketch(t: Testbed, kind: str, title: str, figure: Figure, caption: str) -> Sketch:
+def _sketch(t: Testbed, kind: str, title: str, figure: Figure, caption: str, finding: str = "") -> Sketch:
     made_up = f" {labels.SYNTHETIC}" if t.synthetic else ""
     opening = f"A tiny model on sums modulo 4, not a result of the paper.{made_up}"
     title = f"{title} (testbed){', SYNTHETIC RECORDS' if t.synthetic else ''}"
-    return Sketch(f"testbed_{kind}", title, figure, f"{opening} {caption}")
+    return Sketch(f"testbed_{kind}", title, figure, f"{opening} {caption}", finding=finding)
+
+
+def _judged(t: Testbed, world: str, first: str, second: str, *measures: str) -> str:
+    """ "+9.0 (holds), +10.2 (holds)": claimed differences of two arms with verdicts after Holm; empty without one."""
+    of = {(j.claim.world, j.claim.first, j.claim.second, j.claim.measure): j for j in t.claims}
+    found = [of.get((world, first, second, m)) for m in measures]
+    texts = [f"{signed(j.quantity.mean, 1)} ({j.verdict_holm})" for j in found if j and j.quantity.mean is not None]
+    return ", ".join(texts) if len(texts) == len(measures) else ""
 
 
 def rates(t: Testbed) -> Sketch:
@@ -61,12 +71,18 @@ def rates(t: Testbed) -> Sketch:
     most = max((len({r.seed for r in done if (r.size, r.method) == of}) for of in {(r.size, r.method) for r in done}),
                default=0)  # fmt: skip
     caption += f"Lines: means over seeds (at most {most}); bands: lowest to highest seed." if done else "Not run."
-    return _sketch(t, "rates", "Useful and spurious words over training", figure, caption)
+    late = {(r["world"], r["arm"]): r["values"]["spurious_late"].mean for r in t.rows if "spurious_late" in r["values"]}
+    found = [(late[world, "justrl"], max(late[world, a] for a in labels.ARMS if a != "justrl"))
+             for world in labels.WORLDS if all(late.get((world, a)) is not None for a in labels.ARMS)]  # fmt: skip
+    without, most = (" and ".join(f"{x:.0f}" for x in of) for of in zip(*found, strict=True)) if found else ("", "")
+    finding = f"Late in training {without} spurious words per 100 responses without a mask, {most} at most with one"
+    return _sketch(t, "rates", "Useful and spurious words over training", figure, caption, finding if found else "")
 
 
 def costly(t: Testbed) -> Sketch:
     """Accuracy on longer problems and spurious words in `costly`, a colour per arm."""
-    runs = {a.name: [r for r in t.evidence["costly"].runs if (r.status, r.method) == ("done", a.name)]
+    runs = {a.name: [r for r in t.evidence["costly"].runs
+                     if (r.status, r.size, r.method) == ("done", labels.COSTLY["costly"], a.name)]
             for a in COSTLY_ARMS}  # fmt: skip
     figure = style.sheet(2.7)
     for axes, shown in zip(figure.subplots(1, len(_COSTLY)), _COSTLY, strict=True):
@@ -76,7 +92,11 @@ def costly(t: Testbed) -> Sketch:
     caption += (
         f"Lines: means over {len(runs['stapo'])} seeds; bands: lowest to highest seed." if any(runs.values()) else ""
     )
-    return _sketch(t, "costly", "Where spurious words cost accuracy", figure, caption)
+    steps = ("hard_step20", "hard_step40")
+    none, chance = (_judged(t, "costly", "stapo", arm, *steps) for arm in ("justrl", "stapo-random"))
+    finding = f"Points after 20 and 40 steps, longer problems: STAPO minus no mask {none}; minus random mask {chance}"
+    finding = finding if none and chance else ""
+    return _sketch(t, "costly", "Where spurious words cost accuracy", figure, caption, finding)
 
 
 def long(t: Testbed) -> Sketch:
@@ -106,7 +126,11 @@ def long(t: Testbed) -> Sketch:
     caption = "World paper. A line is one training; n: how many."
     if seen := len(runs) - len(judges):
         caption += f" {seen} of them, paler, are exploratory and judge no claim."
-    return _sketch(t, "long", "Long trainings with S2T and without a mask", figure, caption)
+    growth = [(rate, text) for rate in rates
+              if (text := _judged(t, "paper", f"stapo{rate}", f"justrl{rate}", "spurious_growth"))]  # fmt: skip
+    finding = "Growth of spurious words, STAPO minus no mask, at learning rate "
+    finding += "; ".join(f"{rate_text(rate)}: {text}" for rate, text in growth)
+    return _sketch(t, "long", "Long trainings", figure, caption, finding if growth else "")
 
 
 def claims(t: Testbed) -> Sketch:
@@ -145,7 +169,9 @@ def claims(t: Testbed) -> Sketch:
     ])  # fmt: skip
     caption = "First minus second, in the claim's unit. Bars: 95 % intervals. Verdicts are after Holm's correction."
     caption += f" {', '.join(no_event)}: no run that judges the claim collapsed." if no_event else ""
-    return _sketch(t, "claims", "The claims", figure, caption)
+    verdicts = Counter(j.verdict_holm for j in t.claims)
+    finding = f"Of {len(t.claims)} claims, checks included: {', '.join(f'{n} {v}' for v, n in verdicts.most_common())}"
+    return _sketch(t, "claims", "The claims", figure, caption, finding)
 
 
 def _short(c: Claim) -> str:

@@ -68,6 +68,7 @@ def density(run: LoggedRun) -> Sketch:
     if not grid.any():
         style.nothing(axes, "no token of a response with a positive advantage")
         return Sketch("tokens_density", title, figure, caption, dense=True)
+    finding = ""
     columns, rows = np.flatnonzero(grid.any(axis=1)), np.flatnonzero(grid.any(axis=0))
     right = math.log10(tau_p)
     left = min(float(LOG10_P_EDGES[columns[0]]), right - 1) - 0.25
@@ -91,8 +92,7 @@ def density(run: LoggedRun) -> Sketch:
     else:
         axes.add_patch(Rectangle((left, 0), right - left, min(tau_h, top), fill=False, edgecolor=SILENCED,
                                  linewidth=1.6, zorder=6, gid="region"))  # fmt: skip
-        axes.set_title(f"in the region: {inside:,} of {total:,} tokens, {100 * inside / total:.3g} %", color=SILENCED,
-                       weight="normal")  # fmt: skip
+        finding = f"S2T's region holds {inside:,} of {total:,} tokens, {100 * inside / total:.3g} %"
         caption += (
             f" Outlined: S2T's region, p < {tau_p:g} and entropy below the mini-batch's threshold; its count is exact."
         )
@@ -101,7 +101,7 @@ def density(run: LoggedRun) -> Sketch:
         axes.add_patch(Rectangle((left, low), right - left, min(high, top) - low, linewidth=0, facecolor=SILENCED,
                                  alpha=0.15, zorder=0))  # fmt: skip
         caption += f" Threshold: median {median:.3g} nats; band: {low:.3g} to {high:.3g}."
-    return Sketch("tokens_density", title, figure, caption, dense=True)
+    return Sketch("tokens_density", title, figure, caption, finding=finding, dense=True)
 
 
 def quadrant_bars(run: LoggedRun) -> Sketch:
@@ -135,7 +135,10 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
         "the gradient with respect to the token's logits, before any silencing. "
         f"{'Whiskers: 95 % t intervals over mini-batches.' if several else 'One mini-batch: no intervals.'}"
     )
-    return Sketch("tokens_quadrants", run.heading("Gradient norm by quadrant"), figure, caption)
+    norms = [f"{q.norm.mean:.3g} at {'low' if q.below else 'high'} entropy" for q in quadrants
+             if q.rare and q.norm.mean is not None]  # fmt: skip
+    finding = f"Mean gradient norm of rare tokens: {', '.join(norms)}" if norms else ""
+    return Sketch("tokens_quadrants", run.heading("Gradient norm by quadrant"), figure, caption, finding=finding)
 
 
 @cache
@@ -294,7 +297,12 @@ def planted_words(g: Group) -> Sketch | None:
         "Bars: 95 % bootstrap intervals over prompts, over mini-batches for masks beyond rare tokens. Random mask: "
         "expectation over its draws."
     )
-    return g.sketch("planted", "What the masks silence of the planted words", figure, caption)
+    silenced = {of.selector: of.measured["precision"].mean for _, of in found if of is not None}  # of the last part
+    s2t, chance = silenced.get(masks.S2T), silenced.get(masks.RANDOM)
+    finding = "" if s2t is None or chance is None else (
+        f"Of what S2T silences {100 * s2t:.0f} % is planted; of a random choice {100 * chance:.0f} %"
+    )  # fmt: skip
+    return g.sketch("planted", "What the masks silence of the planted words", figure, caption, finding=finding)
 
 
 def _draw_mask(axes: Axes, y: float, of: masks.Line, name: str) -> None:

@@ -224,7 +224,7 @@ def of_testbed(
 
     Args:
         quick: Short form to try the path: one world, two arms, one seed, 2 steps, 2 samples of 16 problems.
-        worlds: Out of paper,mixed,inverted. Default: all.
+        worlds: Out of paper,mixed,inverted; with --costly out of costly,costly-inverted. Default: all.
         arms: Such as justrl,stapo,stapo-q0.5; a wrong name lists them. Default: all but those at five times the
             learning rate.
         seeds: Such as 10,11. Default: 10 to 14; 100 to 102 with --pilot, 20 to 25 with --long, 30 to 35 with
@@ -232,29 +232,30 @@ def of_testbed(
         steps: Training steps. Default: 20, with --pilot 30, with --long 300, with --costly 40, with --quick 2.
         pilot: Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow.
         long: JustRL and STAPO in paper at two learning rates; validation every 25 steps, no evaluation.
-        costly: Six arms in a world where spurious words cost accuracy on longer problems; validation, no evaluation.
+        costly: Six arms where spurious words cost accuracy on longer problems, and four in a control with spurious
+            words at high entropy; validation, no evaluation.
         method: Train this method (a name, or a YAML overlay) in the worlds, and print it beside the committed arms.
         out: Where everything goes. Default: runs/testbed, or runs/testbed-pilot, -long, -costly or -METHOD.
 
     Raises:
         BadInput: an unknown world or arm, a method's file that is not there, or options that exclude each other.
     """
-    if pilot + long + costly + (method is not None) > 1 or (method and arms) or (costly and worlds):
-        raise BadInput("--pilot, --long, --costly and --method exclude each other, --method excludes --arms, and "
-                       "--costly --worlds", next_step="name one of them")  # fmt: skip
+    if pilot + long + costly + (method is not None) > 1 or (method and arms):
+        raise BadInput("--pilot, --long, --costly and --method exclude each other, and --method --arms",
+                       next_step="name one of them")  # fmt: skip
     part: plan.Part = "pilot" if pilot else "long" if long else "costly" if costly else "main"
     if pilot and (judging := sorted({*(seeds_of(seeds) or ())} & {*plan.SEEDS["main"]})):
         raise BadInput("a pilot's seeds judge nothing: they are others than those that do",
                        found=f"--seeds {','.join(map(str, judging))}",
                        next_step="leave out --seeds, or name others")  # fmt: skip
     own = None if method is None else _own_arm(method)
-    chosen, names = QUICK_METHODS if quick else None, tuple(labels.WORLDS)[: 1 if quick else None]
-    names = (labels.COSTLY,) if costly else names
+    of = labels.COSTLY if costly else labels.WORLDS
+    chosen, names = QUICK_METHODS if quick else None, tuple(of)[: 1 if quick else None]
     if arms is not None:
         known = [a.name for a in plan.COSTLY_ARMS] if costly else plan.ARMS
         chosen = tuple(meant("arm", a, known, "--arms justrl,stapo") for a in arms.split(","))
     if worlds is not None:
-        found = (meant("world", w, labels.WORLDS, "--worlds paper,mixed") for w in worlds.split(","))
+        found = (meant("world", w, of, f"--worlds {','.join(of)}") for w in worlds.split(","))
         names = tuple(dict.fromkeys(found))
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     arms_in = {w: [own] if own else plan.arms_of(w, part, chosen) for w in names}

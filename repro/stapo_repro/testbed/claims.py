@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from stapo_repro import labels
 from stapo_repro.paper import transcribed
 from stapo_repro.statistics import ALPHA, detectable, runs_for_equivalence, runs_needed, tost_p
 from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity
@@ -41,7 +42,7 @@ class Claim(BaseModel):
     kind: Literal["difference", "equivalence", "optimum"]
     place: str
     claim: str
-    world: Literal["paper", "mixed", "inverted", "costly"]
+    world: str = Field(pattern=f"^({'|'.join(labels.SIZES)})$")
     part: Part
     measure: str = Field(pattern=f"^({'|'.join(MEASURES)})$")
     first: str

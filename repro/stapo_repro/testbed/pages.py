@@ -16,12 +16,12 @@ from stapo_repro.testbed import counts
 from stapo_repro.testbed.claims import Claim, Claims, Verdict, judge, judging
 from stapo_repro.testbed.evidence import MASKED, MEASURES, Evidence, Quantity, gather, quantity, run_values
 from stapo_repro.testbed.plan import (
-    COSTLY_ARMS,
     PARTS,
     RATES,
     SEEDS,
     VALIDATION_EVERY,
     Part,
+    arms_of,
     method_and_rate,
     rate_text,
 )
@@ -67,8 +67,10 @@ class Testbed:
         self.masks = [_row(main, world, arm, MASKED) for world in labels.WORLDS for arm in MASKS]
         self.rows = [_row(main, world, arm, COLUMNS) for world in labels.WORLDS for arm in main.arms(world)]
         costly, long = (parts.get(part, Evidence({})) for part in ("costly", "costly-long"))
-        self.costly = [_row(costly, labels.COSTLY, a.name, COSTLY_COLUMNS) for a in COSTLY_ARMS]
-        self.costly_long = [_row(long, labels.COSTLY, arm, FADE_COLUMNS) for arm in ("justrl", "stapo")]
+        self.costly = [
+            _row(costly, world, a.name, COSTLY_COLUMNS) for world in labels.COSTLY for a in arms_of(world, "costly")
+        ]
+        self.costly_long = [_row(long, "costly", arm, FADE_COLUMNS) for arm in ("justrl", "stapo")]
         self.claims = judge(claims, parts)
         self.footnotes = _footnotes(records)
         self.records = len(cells)

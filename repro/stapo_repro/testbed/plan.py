@@ -8,8 +8,8 @@ from stapo_repro import labels
 from stapo_results.errors import RecordError
 
 Part = Literal["main", "pilot", "long", "costly", "costly-pilot", "costly-long"]
-"""pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation. costly: the
-world of this name, with validation on both benchmarks, no evaluation. costly-long: more steps of it, exploratory."""
+"""pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation. costly:
+this world and its control, with validation on both benchmarks, no evaluation. costly-long: more steps, exploratory."""
 FOLDER = "testbed"  # below results/records; the main table leaves it out
 PARTS: tuple[Part, ...] = ("pilot", "long", "costly", "costly-pilot", "costly-long")
 """Parts with a folder of their own below `FOLDER`, since their cells have the ids of others."""
@@ -55,6 +55,7 @@ LARGER_RATES = tuple(
 # STARE amplifies below a mean entropy of 0.3 nats: the miniature's recorded steps are above that, and below 1
 STARE = Arm("stare", ("method=stare", "actor_rollout_ref.advantage.target_entropy=1"))
 _COMPARED = tuple(Arm(m, (f"method={m}",)) for m in labels.ARMS)
+CONTROL_ARMS = ("justrl", "stapo-high-entropy", "stapo-random", "stapo")  # of costly-inverted
 COSTLY_ARMS = tuple(Arm(a.name, (*a.choices, "actor_rollout_ref.rollout.val_kwargs.n=8")) for a in (*_COMPARED, STARE))
 ARMS = {a.name: a for a in (*_COMPARED, *SWEEP, STARE, *LARGER_RATES)}
 
@@ -62,7 +63,8 @@ ARMS = {a.name: a for a in (*_COMPARED, *SWEEP, STARE, *LARGER_RATES)}
 def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> list[Arm]:
     """The arms of a world, in order; with `chosen` only those of these names."""
     if part == "costly":
-        return [a for a in COSTLY_ARMS if chosen is None or a.name in chosen]
+        arms = COSTLY_ARMS if world == "costly" else [a for a in COSTLY_ARMS if a.name in CONTROL_ARMS]
+        return [a for a in arms if chosen is None or a.name in chosen]
     names = list(LONG_ARMS if part == "long" else labels.ARMS)
     if part == "long" and world != "paper":
         return []
