@@ -98,7 +98,9 @@ def test_a_users_method_is_named_after_its_file_and_another_one_when_it_changes(
     r = of_testbed(method=str(file))
     assert (r.out, r.own, {m.seed for m in r.trained}) == (Path("runs/testbed-mine").resolve(), "mine", {10, 11, 12})
     assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s12"]
-    assert "run method=dapo run.method=dapo size=mini" in commands(of_testbed(method="dapo"))["train/dapo-s10"]
+    for name in ("dapo", "clip_cov"):
+        command = commands(of_testbed(method=name))[f"train/{name}-s10"]
+        assert f"run method={name} run.method={name} size=mini" in command
     (tmp_path / "mine.py").write_text("2")
     second = of_testbed(method=str(file)).config
     file.write_text("actor_rollout_ref: {selector: {name: mine.py:f, q: 0.1}}")
@@ -204,10 +206,18 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
     lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),
     lambda: of_testbed(method="dapo", arms="stapo"), lambda: of_testbed(method="dapo", pilot=True),
     lambda: of_testbed(pilot=True, seeds="100,10"),  # one that judges
+    lambda: of_testbed(costly=True, worlds="paper"), lambda: of_testbed(worlds="costly"),
 ])  # fmt: skip
 def test_wrong_values_are_refused(wrong) -> None:
     with pytest.raises(BadInput):
         wrong()
+
+
+def test_the_costly_world_has_a_control_with_fewer_arms() -> None:
+    control = of_testbed(costly=True, worlds="costly-inverted", seeds="30")
+    assert [m.method for m in control.models] == ["base", "justrl", "stapo-high-entropy", "stapo-random", "stapo"]
+    assert {m.size for m in control.models} == {"mini-costly-inverted"}
+    assert {m.size for m in of_testbed(costly=True).models} == {"mini-costly", "mini-costly-inverted"}
 
 
 @pytest.mark.parametrize("name", ["stapo.yaml", "2.yaml", "a,b.yaml"])

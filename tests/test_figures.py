@@ -173,6 +173,21 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     assert (found["aime24", "grpo"][1], found["avg", "justrl"][1]) == (pytest.approx(10.84), pytest.approx(5.75))
 
 
+def test_what_a_figure_finds_is_counted(tmp_path):
+    """STAPO 3 of 4 in each problem; the base none; GRPO as many as STAPO, with a spread between problems."""
+    synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["0000"] * 4)
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["1110", "1110", "1110", "1111"])
+    synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["1111", "1110", "1110", "1100"])
+    found = sketched(tmp_path, "forest")["miniature_forest"]
+    said = "STAPO minus the base model: 1 of 1 above 0, 0 below; minus other methods: 0 of 1 above 0, 0 below"
+    assert found.finding == said
+    for seed, method, ends in ((0, "stapo", 0.9), (1, "stapo", 0.7), (0, "grpo", 0.6), (1, "grpo", 0.8)):
+        synthetic.training_run(tmp_path, method, seed, more={"accuracy": ends})
+    found = sketched(tmp_path, "training-curves")["miniature_training_curves"]
+    assert found.finding == "Accuracy in validation ends at 70 % (GRPO) to 80 % (STAPO); their seeds overlap"
+    assert found.block().startswith(f"![{found.title}: {found.finding}](")
+
+
 def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
     for seed in (0, 1):
         for benchmark in ("mini-add", "mini-add-hard"):

@@ -67,6 +67,12 @@ def check_links(page: Page, folder: Path) -> None:
         assert (folder / unquote(name)).is_file() if name else place in ids, link
 
 
+def test_the_page_of_findings_may_hold_no_html(tmp_path):
+    page = tmp_path / "findings.md"
+    page.write_text(f"# Findings\n\n## A\n\n<script>{HIT}</script>\n\n| a |\n|---|\n| <b onclick={HIT}> |\n")
+    assert {tag for tag, _ in Page(report._findings(page, page)).elements}.isdisjoint({"script", "b"})
+
+
 def hostile_run(folder: Path) -> Path:
     run, letters = folder / "run", ["10"[i % 2] for i in range(len(RESPONSES))]
     problems = [ProblemResult(problem_id=p, verdicts=v) for p, v in zip(RESPONSES, letters, strict=True)]

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
-from itertools import groupby, islice, zip_longest
-from operator import itemgetter
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,6 +45,7 @@ Responses = dict[str, list[tuple[Sample, Verdict]]]  # by cell
 
 _MOST_WORDS = 500  # different tokens a part in tokens.json; the page's bars have fewer
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
+_PROSE = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
 @cache
@@ -98,7 +98,7 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
         synthetic=table.synthetic,
         faults=_faults(cells, listed),
         figures=[(_address(f, page), f.stem.replace("_", " ")) for f in _pictures(home / "figures")],
-        models=[(title, list(group)) for title, group in groupby(views, key=itemgetter("model"))],
+        models=[(name, [v for v in views if v["model"] == name]) for name in dict.fromkeys(v["model"] for v in views)],
         shown=f"{sum(map(len, responses.values())):,}",
         runs=listed,
     )
@@ -108,14 +108,14 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
 
 def _findings(file: Path, page: Path) -> Markup:
     """The page of findings below its title, one level of headings lower, its links relative to `page`."""
-    tokens = _MARKDOWN.parse(file.read_text(encoding="utf-8").partition("\n")[2])
+    tokens = _PROSE.parse(file.read_text(encoding="utf-8").partition("\n")[2])
     for token in (t for outer in tokens for t in (outer, *(outer.children or ()))):
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{int(token.tag[1]) + 1}"
         elif token.type == "link_open" and "://" not in str(token.attrs["href"]):
             name, mark, place = str(token.attrs["href"]).partition("#")
             token.attrs["href"] = _address(file.parent / name, page) + mark + place
-    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
+    return Markup(_PROSE.renderer.render(tokens, _PROSE.options, {}))
 
 
 def _address(file: Path, page: Path) -> str:

@@ -80,11 +80,15 @@ def forest(g: Group) -> Sketch | None:
     if any(printed is not None for _, printed in both[0].values()):
         mark = style.key("d", "the paper's printed difference", face="none")
         figure.legend(handles=[mark], loc="outside lower center")
-    ends = [(v.low, v.high) for of in both for v, _ in of.values()
-            if isinstance(v, Value) and v.low is not None and v.high is not None]  # fmt: skip
-    above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
-    text = f"Of {len(ends)} differences {above} are above 0 and {below} below it; the others cannot be told from 0"
-    return g.sketch("forest", "STAPO minus the others", figure, caption, finding=text if ends else "", evaluated=True)
+    texts = []
+    for base in (True, False):
+        of = [v for found in both for (_, other), (v, _) in found.items() if (other == labels.BASE) == base]
+        ends = [(v.low, v.high) for v in of if isinstance(v, Value) and v.low is not None and v.high is not None]
+        above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
+        whom = "the base model" if base else "other methods"
+        texts += [f"minus {whom}: {above} of {len(ends)} above 0, {below} below"] if ends else []
+    finding = f"STAPO {'; '.join(texts)}" if texts else ""
+    return g.sketch("forest", "STAPO minus the others", figure, caption, finding=finding, evaluated=True)
 
 
 def _draw_forest(axes: Axes, found: Lines, places: dict[tuple[str, str], int]) -> None:

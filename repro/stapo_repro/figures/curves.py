@@ -250,7 +250,7 @@ def silenced_share(g: Group) -> Sketch | None:
     more = f"Silenced after step {WARM_UP}: {'; '.join(said)}. " if said else ""
     if not g.methods:
         return None
-    return training(g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more)
+    return training(g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=more.strip())
 
 
 def silenced_by_size(of: Sequence[Group]) -> Sketch | None:
@@ -262,9 +262,12 @@ def silenced_by_size(of: Sequence[Group]) -> Sketch | None:
 def token_entropy(g: Group) -> Sketch | None:
     """Quantiles of token entropy by step, and their profile late in training."""
     more = f"Entropy of a response token; values under {FLOOR:g} nats are drawn at {FLOOR:g}. "
-    late = [x for m in g.methods if (x := late_profile([r for r in g.runs if r.method == m]).get(75)) is not None]
-    text = f"Late in training 75 % of the tokens are below {max(late):.2g} nats, with every method" if late else ""
-    return training(g, _QUANTILES, "Token entropy", kind="token_entropy", profile=True, more=more, finding=text)
+    late = {m: x for m in g.methods if (x := late_profile([r for r in g.runs if r.method == m]).get(75)) is not None}
+    ends = " to ".join(
+        f"{late[m]:.2g} ({name_of(m)})" for m in sorted(late, key=lambda m: late[m])[:: max(1, len(late) - 1)]
+    )
+    finding = f"Late in training 75 % of the tokens are below {ends} nats" if late else ""
+    return training(g, _QUANTILES, "Token entropy", kind="token_entropy", profile=True, more=more, finding=finding)
 
 
 def late_profile(runs: Sequence[TrainingRun]) -> dict[int, float]:

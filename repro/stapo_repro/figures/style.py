@@ -24,7 +24,7 @@ WIDTH = 7.0  # inches: the text width of a page with one column
 GREY, FAINT, OTHER = "#666666", "#BBBBBB", "#777777"
 SMALL = 6.5
 SILENCED, KEPT = "#D55E00", "#0072B2"  # Okabe and Ito (2008)
-_LETTERS = 88  # of a finding, in a line above the figure
+_LETTERS = 80  # of a finding, in a line above the figure
 _KEY = 4.0  # letters: a legend's line, long enough to show gaps on both sides of its marker
 # no date, no version: a figure changes when its data or its style change
 _METADATA: dict[str, dict[str, str | None]] = {

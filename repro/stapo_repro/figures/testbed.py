@@ -55,7 +55,7 @@ def _judged(t: Testbed, world: str, first: str, second: str, *measures: str) -> 
 
 def rates(t: Testbed) -> Sketch:
     """Useful and spurious words over the steps, a colour per arm, a column per world."""
-    figure = style.sheet(4.4)
+    figure = style.sheet(4.8)
     grid = figure.subplots(len(_RATES), len(labels.WORLDS), sharex=True, sharey="row")
     done = [r for r in t.evidence["main"].runs if r.status == "done"]
     for column, (world, size) in zip(grid.T, labels.WORLDS.items(), strict=True):
@@ -72,10 +72,14 @@ def rates(t: Testbed) -> Sketch:
                default=0)  # fmt: skip
     caption += f"Lines: means over seeds (at most {most}); bands: lowest to highest seed." if done else "Not run."
     late = {(r["world"], r["arm"]): r["values"]["spurious_late"].mean for r in t.rows if "spurious_late" in r["values"]}
-    found = [(late[world, "justrl"], max(late[world, a] for a in labels.ARMS if a != "justrl"))
-             for world in labels.WORLDS if all(late.get((world, a)) is not None for a in labels.ARMS)]  # fmt: skip
-    without, most = (" and ".join(f"{x:.0f}" for x in of) for of in zip(*found, strict=True)) if found else ("", "")
-    finding = f"Late in training {without} spurious words per 100 responses without a mask, {most} at most with one"
+    found = {
+        world: (none, max(masked))
+        for world in labels.WORLDS
+        if (none := late.get((world, "justrl"))) is not None
+        and (masked := [x for (w, a), x in late.items() if w == world and a in MASKS and x is not None])
+    }
+    each = "; ".join(f"{world} {none:.0f} and {most:.0f}" for world, (none, most) in found.items())
+    finding = f"Spurious words per 100 responses late in training, no mask and the highest of the masks: {each}"
     return _sketch(t, "rates", "Useful and spurious words over training", figure, caption, finding if found else "")
 
 
@@ -84,7 +88,7 @@ def costly(t: Testbed) -> Sketch:
     runs = {a.name: [r for r in t.evidence["costly"].runs
                      if (r.status, r.size, r.method) == ("done", labels.COSTLY["costly"], a.name)]
             for a in COSTLY_ARMS}  # fmt: skip
-    figure = style.sheet(2.7)
+    figure = style.sheet(3.1)
     for axes, shown in zip(figure.subplots(1, len(_COSTLY)), _COSTLY, strict=True):
         panel(axes, runs, shown)
     style.legend(figure, [style.handle(arm, run=bool(of)) for arm, of in runs.items()])
@@ -170,7 +174,7 @@ def claims(t: Testbed) -> Sketch:
     caption = "First minus second, in the claim's unit. Bars: 95 % intervals. Verdicts are after Holm's correction."
     caption += f" {', '.join(no_event)}: no run that judges the claim collapsed." if no_event else ""
     verdicts = Counter(j.verdict_holm for j in t.claims)
-    finding = f"Of {len(t.claims)} claims, checks included: {', '.join(f'{n} {v}' for v, n in verdicts.most_common())}"
+    finding = f"Of {len(t.claims)} claims, checks included: {', '.join(f'{v} {n}' for v, n in verdicts.most_common())}"
     return _sketch(t, "claims", "The claims", figure, caption, finding)
 
 

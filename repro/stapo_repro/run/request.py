@@ -37,7 +37,7 @@ _OPTIONS: dict[str, Collection[str]] = {
 }
 """Options of an experiment; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
-_LABEL = re.compile(r"[a-z][a-z0-9.-]*")
+_LABEL = re.compile(r"[a-z][a-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _own_arm(method: str) -> plan.Arm:
     taken = (*plan.ARMS, *labels.METHOD_LABELS, *labels.NO_STYLE) if is_file else (labels.BASE,)
     if label in taken or not _LABEL.fullmatch(label):
         raise BadInput("the label of its records cannot be this one", found=label,
-                       expected="small letters, digits, dots and dashes, and of a file a new name",
+                       expected="small letters, digits, dots, dashes and underscores, and of a file a new name",
                        next_step="a file such as my-method.yaml; stapo-train methods lists the names")  # fmt: skip
     return plan.Arm(label, (f"method={value}", f"run.method={label}"))
 
