@@ -48,7 +48,7 @@ MINI_BENCHMARKS: dict[str, str] = {"mini-add": "mini-add", "mini-add-hard": "min
 SMALL_BENCHMARKS: dict[str, str] = {"small-sums": "Small sums", "small-words": "Small words"}
 AVERAGE = "avg"
 
-# Okabe and Ito (2008): told apart with every common colour vision deficiency (tests/test_palette.py). Black is the base
+# Okabe and Ito (2008): told apart with every common colour vision deficiency (tests/test_figures.py). Black is the base
 # model's.
 COLOURS: dict[str, str] = {
     "grpo": "#0072B2",
