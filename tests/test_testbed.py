@@ -178,7 +178,8 @@ def test_every_claim_from_synthetic_records(tmp_path):
         "holds": "1a 1b 2a 2b 2c 3 4a 4b",  # 1a: 18.7 to 20.1 points; 1b: 66.7 less 74.7
         "not distinguishable": "4c",  # both have 6 of 8
         "opposite": "5a 5b 5c 6a 6b 6c",  # the same numbers in all worlds: S2T gains where it must not
-        "not run": "7a 7b 7c 7d 7e 7f 8 9a 9b 9c 9d 10a 10b 10c 10d 10e 10f 10g 10h 10i 10j 10k 11a 11b 12",
+        "not run": "7a 7b 7c 7d 7e 7f 8 9a 9b 9c 9d 10a 10b 10c 10d 10e 10f 10g 10h 10i 10j 10k 11a 11b 12 "
+        "13a 13b 13c 13d 13e",
     }
     one = found["2a"]  # useful words .9 + .03 s less .2 + .01 s: 70, 72, 74
     assert (one.quantity.mean, one.quantity.sd) == (pytest.approx(72), pytest.approx(2))
