@@ -23,7 +23,7 @@ openings and which places of the closing phrase are wide, and with that whether 
 
     Carefully +8=3 hmm +2=1 +9=2 oddly +5=1 +1=2 +6=0 The answer is \\boxed{0}. ...
 
-    costly-inverted   its control, at the entropies of inverted: a word that means nothing stands in each of these places
+    costly-inverted   its control, with the entropies of inverted: each of these places has a word that means nothing
 
     Carefully red +8 sun =3 hmm lake +2 hill =2 ...
 """
