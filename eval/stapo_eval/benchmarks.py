@@ -69,7 +69,10 @@ def benchmarks(
     """
     if write and add:
         raise BadInput("--write and --add are two commands", next_step="give one of them")
-    fields, folder = parse_columns(columns), find_data_dir(data_dir)
+    fields = parse_columns(columns)
+    if add and data_dir and names:
+        Path(data_dir).mkdir(parents=True, exist_ok=True)
+    folder = find_data_dir(data_dir)
     if write:
         known = registry(Path(data_dir or write))
         chosen = {k: spec for k, spec in _chosen(names, known).items() if spec.hub or names}

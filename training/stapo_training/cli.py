@@ -51,7 +51,8 @@ def base(
         seed: Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone.
         model: smollm2-135m: folder of the fetched model, where it is not the cache's.
         warm_up: smollm2-135m: optimizer steps on worked solutions before all else (36; 0 leaves the published model).
-        world: paper, mixed or inverted: at which entropy useful and spurious tokens occur (docs/testbed.md).
+        world: paper, mixed, inverted, costly or costly-inverted: at which entropy useful and spurious tokens occur, and
+            what these cost (docs/testbed.md).
         rebuild_base: Train the model anew (about 2 minutes) instead of taking the carried weights.
     """
     from stapo_training.miniature import build

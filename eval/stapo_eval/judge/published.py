@@ -178,4 +178,4 @@ def _fetched(source: Source) -> str:
 
 def _next_step(source: Source = PUBLISHED["compass"][0]) -> str:
     name = Path(source.path).name
-    return f"where there is a network: curl -O {source.url}   then --judge-prompt {name}"
+    return f"where there is a network: curl -O {source.url}   then --judge-prompt {name}, or STAPO_JUDGE_PROMPT={name}"

@@ -87,7 +87,7 @@ def forest(g: Group) -> Sketch | None:
         above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
         whom = "the base model" if base else "other methods"
         texts += [f"minus {whom}: {above} of {len(ends)} above 0, {below} below"] if ends else []
-    finding = f"STAPO {'; '.join(texts)}" if texts else ""
+    finding = f"STAPO {'; '.join(texts)} (unadjusted)" if texts else ""
     return g.sketch("forest", "STAPO minus the others", figure, caption, finding=finding, evaluated=True)
 
 

@@ -132,7 +132,7 @@ def long(t: Testbed) -> Sketch:
         caption += f" {seen} of them, paler, are exploratory and judge no claim."
     growth = [(rate, text) for rate in rates
               if (text := _judged(t, "paper", f"stapo{rate}", f"justrl{rate}", "spurious_growth"))]  # fmt: skip
-    finding = "Growth of spurious words, STAPO minus no mask, at learning rate "
+    finding = "Growth of spurious words per 100 responses, STAPO minus no mask, at learning rate "
     finding += "; ".join(f"{rate_text(rate)}: {text}" for rate, text in growth)
     return _sketch(t, "long", "Long trainings", figure, caption, finding if growth else "")
 
@@ -174,7 +174,10 @@ def claims(t: Testbed) -> Sketch:
     caption = "First minus second, in the claim's unit. Bars: 95 % intervals. Verdicts are after Holm's correction."
     caption += f" {', '.join(no_event)}: no run that judges the claim collapsed." if no_event else ""
     verdicts = Counter(j.verdict_holm for j in t.claims)
-    finding = f"Of {len(t.claims)} claims, checks included: {', '.join(f'{v} {n}' for v, n in verdicts.most_common())}"
+    finding = f"Of {len(t.claims)} claims after Holm, checks included: "
+    finding += ", ".join(f"{v} {n}" for v, n in verdicts.most_common())
+    opposite = sum(j.verdict == "opposite" for j in t.claims) - verdicts["opposite"]
+    finding += f"; {opposite} more are opposite before Holm" * bool(opposite)
     return _sketch(t, "claims", "The claims", figure, caption, finding)
 
 

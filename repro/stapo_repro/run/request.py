@@ -255,7 +255,7 @@ def of_testbed(
         known = [a.name for a in plan.COSTLY_ARMS] if costly else plan.ARMS
         chosen = tuple(meant("arm", a, known, "--arms justrl,stapo") for a in arms.split(","))
     if worlds is not None:
-        found = (meant("world", w, of, f"--worlds {','.join(of)}") for w in worlds.split(","))
+        found = (meant("world", w, of, "--costly is for costly and costly-inverted") for w in worlds.split(","))
         names = tuple(dict.fromkeys(found))
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     arms_in = {w: [own] if own else plan.arms_of(w, part, chosen) for w in names}

@@ -81,6 +81,8 @@ def _own_method(override: str) -> list[str]:
     from yaml import YAMLError
 
     path = Path(value)
+    if not path.is_file():
+        raise BadInput("no such overlay of a method", found=str(path), next_step="stapo-train methods lists the names")
     try:
         found: Any = OmegaConf.to_container(OmegaConf.load(path))
         if not isinstance(found, dict) or "defaults" in found:

@@ -54,7 +54,7 @@ class Case:
 
     loss: the difference over the sum of the tokens' absolute losses. norm: of the gradients' norms, relative. gradient:
     the norm of the gradients' difference, relative. tokens: kept tokens more or fewer. silenced: tokens that the worker
-    left out.
+    left out, of all `counted` ones.
     """
 
     ranks: int
@@ -64,6 +64,7 @@ class Case:
     gradient: float
     tokens: int
     silenced: int
+    counted: int
 
     @property
     def exact(self) -> bool:
@@ -101,7 +102,8 @@ def _compared(ranks: int, split: str, found: dict[str, Any], hand: dict[str, Any
         norms.append(abs(float(np.linalg.norm(gradient)) - norm) / norm)
         gradients.append(float(np.linalg.norm(gradient - by_gradient)) / norm)
     tokens = int(found["kept"]) - hand["kept"] if found["kept"] is not None else 0
-    return Case(ranks, split, max(losses), max(norms), max(gradients), tokens, int(found["silenced"]))
+    silenced = int(found["silenced"])
+    return Case(ranks, split, max(losses), max(norms), max(gradients), tokens, silenced, hand["kept"] + silenced)
 
 
 def forked(ranks: int, work: Callable, *args: Any) -> Any:
