@@ -38,6 +38,13 @@ def test_what_does_not_compose_is_bad_input(overrides: list[str], named: str) ->
     assert named in str(e.value.found)
 
 
+@pytest.mark.parametrize(("wrong", "near"), [("run.step=2", "run.steps"), ("hardwear=cpu", "hardware")])
+def test_the_nearest_key_is_named(wrong: str, near: str) -> None:
+    with pytest.raises(BadInput) as e:
+        compose([*BASE, wrong])
+    assert str(e.value.next_step).startswith(f"{near} is near; ")
+
+
 def test_the_papers_runs_validate_at_both_settings_and_the_first_one_is_verls() -> None:
     found = {}
     for given in (["size=mini"], ["size=smollm2-135m"], ["size=qwen3-8b"],

@@ -168,12 +168,27 @@ def compose(overrides: Sequence[str]) -> Any:
             f"the configuration does not compose: {str(e).splitlines()[0]}",
             found=" ".join(provenance.redact_command(overrides)),
             expected="KEY=VALUE with a key that exists (+KEY=VALUE adds one)",
-            next_step="correct the key; without it, stapo-train run ... --config-only shows every key",
+            next_step=f"{_near_key(str(e), overrides)}stapo-train run ... --config-only shows every key",
         ) from None
     if missing:
         raise BadInput("values are missing", found=", ".join(missing), next_step=f"add {missing[0]}=... to the command")
     _check_numbers(config)
     return config
+
+
+def _near_key(said: str, overrides: Sequence[str]) -> str:
+    """ "KEY is near; " of the key that Hydra could not override, "" where it names none or none is near."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from omegaconf import OmegaConf
+
+    wrong = re.match(r"Could not override '([^']+)'", said)
+    if wrong is None:
+        return ""
+    with initialize_config_module(CONFIG_MODULE, version_base=None):
+        plain = hydra_compose("stapo", overrides=[o for o in overrides if key_of(o) in GROUPS])
+    every: Any = OmegaConf.to_container(plain)
+    return near_name(wrong[1], [*GROUPS, *(key for key, _ in _leaves(every))])
 
 
 def label(method: str, chosen: Mapping[str, Any], overlay: Mapping[str, Any]) -> str:

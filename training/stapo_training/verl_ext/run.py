@@ -7,8 +7,8 @@ from typing import Any
 import ray
 from omegaconf import OmegaConf, open_dict
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+from verl.trainer import main_ppo
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
-from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
@@ -19,7 +19,7 @@ from stapo_training.verl_ext import agent_loop, nodes, trainer
 assert agent_loop  # imported because it registers
 
 # veRL declares the runner as a Ray actor; its plain class is what `ray.remote` keeps
-_TaskRunner: type = TaskRunnerV1.__ray_metadata__.modified_class  # type: ignore[attr-defined]
+_TaskRunner: type = main_ppo.TaskRunnerV1.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
 
 def validate(config: Any) -> None:
@@ -59,6 +59,7 @@ def train(config: Any) -> None:
     # without an address Ray would join whatever cluster somebody has started on this machine
     ray.init(**given | {"address": given.get("address") or "local"}, runtime_env=environment)
     try:
+        main_ppo.pprint = lambda _: None  # the whole configuration, 1,100 lines; run.json has it
         with nodes.watched(config.run.command):
             _TaskRunner().run(config)
     finally:
