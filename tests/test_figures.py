@@ -179,9 +179,8 @@ def test_what_a_figure_finds_is_counted(tmp_path):
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["1110", "1110", "1110", "1111"])
     synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["1111", "1110", "1110", "1100"])
     found = sketched(tmp_path, "forest")["miniature_forest"]
-    said = (
-        "STAPO minus the base model: 1 of 1 above 0, 0 below; minus other methods: 0 of 1 above 0, 0 below (unadjusted)"
-    )
+    base, others = "1 of 1 above 0, 0 below", "0 of 1 above 0, 0 below"
+    said = f"STAPO minus the base model: {base}; minus other methods: {others} (benchmarks, unadjusted)"
     assert found.finding == said
     for seed, method, ends in ((0, "stapo", 0.9), (1, "stapo", 0.7), (0, "grpo", 0.6), (1, "grpo", 0.8)):
         synthetic.training_run(tmp_path, method, seed, more={"accuracy": ends})

@@ -70,9 +70,7 @@ def benchmarks(
     if write and add:
         raise BadInput("--write and --add are two commands", next_step="give one of them")
     fields = parse_columns(columns)
-    if add and data_dir and names:
-        Path(data_dir).mkdir(parents=True, exist_ok=True)
-    folder = find_data_dir(data_dir)
+    folder = Path(data_dir) if add and data_dir else find_data_dir(data_dir)
     if write:
         known = registry(Path(data_dir or write))
         chosen = {k: spec for k, spec in _chosen(names, known).items() if spec.hub or names}
@@ -208,7 +206,7 @@ def register(
 ) -> Spec:
     """Register a file or a data set of the hub as a benchmark of a data directory, under a new name.
 
-    Writes `<name>.jsonl` (unless it is the source) and the entry in registry.yaml.
+    Writes `<name>.jsonl` (unless it is the source) and the entry in registry.yaml, into a folder that it makes.
 
     Args:
         columns: our fields to the rows' columns, where they are called otherwise.
@@ -241,6 +239,12 @@ def register(
     elif there and path.read_text(encoding="utf-8") != text:
         raise BadInput(f"{path} exists and is another file", next_step="choose another name, or delete it")
     else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise BadInput(
+                "the data directory cannot be made", found=str(e), next_step="name another --data-dir"
+            ) from None
         write_atomic(path, text)
     write_registry(folder / REGISTRY_FILE, entries | {name: spec})
     return spec

@@ -82,12 +82,13 @@ def forest(g: Group) -> Sketch | None:
         figure.legend(handles=[mark], loc="outside lower center")
     texts = []
     for base in (True, False):
-        of = [v for found in both for (_, other), (v, _) in found.items() if (other == labels.BASE) == base]
+        of = [v for found in both for (name, other), (v, _) in found.items()
+              if name != labels.AVERAGE and (other == labels.BASE) == base]  # fmt: skip
         ends = [(v.low, v.high) for v in of if isinstance(v, Value) and v.low is not None and v.high is not None]
         above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
         whom = "the base model" if base else "other methods"
         texts += [f"minus {whom}: {above} of {len(ends)} above 0, {below} below"] if ends else []
-    finding = f"STAPO {'; '.join(texts)} (unadjusted)" if texts else ""
+    finding = f"STAPO {'; '.join(texts)} (benchmarks, unadjusted)" if texts else ""
     return g.sketch("forest", "STAPO minus the others", figure, caption, finding=finding, evaluated=True)
 
 

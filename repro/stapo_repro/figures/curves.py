@@ -221,17 +221,19 @@ def training(
 
 
 def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
-    """Where accuracy in validation ends: the lowest and the highest method, and whether their seeds overlap."""
+    """Where accuracy in validation ends: the lowest and the highest method, and whether their seeds overlap. Empty
+    while a run is not finished, or where the last steps differ."""
     shown = next((p for p in panels if p.metric.startswith(_VALIDATED)), None)
     found = {m: c for m, mine in runs.items() if shown and mine and (c := curve(mine, shown)) is not None}
-    if len(found) < 2:
+    done = all(r.status == "done" for m in found for r in runs[m])
+    if len(found) < 2 or not done or len({c.steps[-1] for c in found.values()}) > 1:
         return ""
-    worst, best = (f(found, key=lambda m: found[m].mean[-1]) for f in (min, max))
-    text = f"Accuracy in validation ends at {found[worst].mean[-1]:.0f} % ({name_of(worst)}) to "
-    text += f"{found[best].mean[-1]:.0f} % ({name_of(best)})"
-    if min(found[m].seeds for m in (worst, best)) < 2:
+    order = sorted(found, key=lambda m: found[m].mean[-1])
+    (low, worst), (high, best) = ((found[m], name_of(m)) for m in (order[0], order[-1]))
+    text = f"Accuracy in validation ends at {low.mean[-1]:.0f} % ({worst}) to {high.mean[-1]:.0f} % ({best})"
+    if min(low.seeds, high.seeds) < 2:
         return text
-    return text + f"; their seeds {'overlap' if found[worst].high[-1] >= found[best].low[-1] else 'do not overlap'}"
+    return text + f"; their seeds {'overlap' if low.high[-1] >= high.low[-1] else 'do not overlap'}"
 
 
 def share_after_warm_up(runs: Sequence[TrainingRun]) -> tuple[float, float] | None:
@@ -250,7 +252,9 @@ def silenced_share(g: Group) -> Sketch | None:
     more = f"Silenced after step {WARM_UP}: {'; '.join(said)}. " if said else ""
     if not g.methods:
         return None
-    return training(g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=more.strip())
+    return training(
+        g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=more.strip(". ")
+    )
 
 
 def silenced_by_size(of: Sequence[Group]) -> Sketch | None:

@@ -49,7 +49,7 @@ def _judged(t: Testbed, world: str, first: str, second: str, *measures: str) -> 
     """ "+9.0 (holds), +10.2 (holds)": claimed differences of two arms with verdicts after Holm; empty without one."""
     of = {(j.claim.world, j.claim.first, j.claim.second, j.claim.measure): j for j in t.claims}
     found = [of.get((world, first, second, m)) for m in measures]
-    texts = [f"{signed(j.quantity.mean, 1)} ({j.verdict_holm})" for j in found if j and j.quantity.mean is not None]
+    texts = [f"{signed(j.quantity.mean, 1)} ({j.verdict_holm})" for j in found if j and j.verdict != "not run"]
     return ", ".join(texts) if len(texts) == len(measures) else ""
 
 

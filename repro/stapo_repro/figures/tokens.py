@@ -297,11 +297,12 @@ def planted_words(g: Group) -> Sketch | None:
         "Bars: 95 % bootstrap intervals over prompts, over mini-batches for masks beyond rare tokens. Random mask: "
         "expectation over its draws."
     )
-    silenced = {of.selector: of.measured["precision"].mean for _, of in found if of is not None}  # of the last part
-    s2t, chance = silenced.get(masks.S2T), silenced.get(masks.RANDOM)
-    finding = "" if s2t is None or chance is None else (
-        f"Of what S2T silences {100 * s2t:.0f} % is planted; of a random choice {100 * chance:.0f} %"
-    )  # fmt: skip
+    finding = ""
+    for title, (lines, _) in list(masks.parts(logged).items())[1:2]:  # all tokens of one run without a mask
+        silenced = {x.selector: x.measured["precision"].mean for x in lines}
+        if (s2t := silenced[masks.S2T]) is not None and (chance := silenced[masks.RANDOM]) is not None:
+            finding = f"{title}: of what S2T would silence {100 * s2t:.0f} % is planted, "
+            finding += f"of a random choice {100 * chance:.0f} %"
     return g.sketch("planted", "What the masks silence of the planted words", figure, caption, finding=finding)
 
 

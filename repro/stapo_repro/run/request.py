@@ -255,7 +255,10 @@ def of_testbed(
         known = [a.name for a in plan.COSTLY_ARMS] if costly else plan.ARMS
         chosen = tuple(meant("arm", a, known, "--arms justrl,stapo") for a in arms.split(","))
     if worlds is not None:
-        found = (meant("world", w, of, "--costly is for costly and costly-inverted") for w in worlds.split(","))
+        found = (
+            meant("world", w, of, f"--worlds {','.join(of)}{'' if costly else ', or --costly'}")
+            for w in worlds.split(",")
+        )
         names = tuple(dict.fromkeys(found))
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     arms_in = {w: [own] if own else plan.arms_of(w, part, chosen) for w in names}
@@ -267,7 +270,7 @@ def of_testbed(
     ]  # fmt: skip
     if not models:
         raise BadInput("no such arm in these worlds", found=f"{arms or part} in {','.join(names)}",
-                       next_step="add paper to --worlds: sweeps and long runs are of that world")  # fmt: skip
+                       next_step=f"add {next(iter(of))} to --worlds, which has every arm")  # fmt: skip
     count = steps if steps is not None else plan.QUICK_STEPS if quick else plan.STEPS[part]
     label = own.name if own else ""
     folder = "-".join(["testbed", *filter(None, [label or part.removeprefix("main")])])

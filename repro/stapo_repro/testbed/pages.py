@@ -34,7 +34,8 @@ COLUMNS = (
     "entropy_late",
 )  # fmt: skip
 COSTLY_COLUMNS = (
-    "hard_step10", "hard_step20", "hard_step40", "easy_step20", "easy_step40", "useful_early", "spurious_late",
+    "hard_step10", "hard_step20", "hard_step40", "easy_step20", "easy_step40", "useful_early", "useful_late",
+    "spurious_late",
 )  # fmt: skip
 FADE_COLUMNS = ("hard_step20", "hard_step40", "hard_step80", "hard_step120", "easy_step120", "spurious_late")
 BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")

@@ -81,7 +81,7 @@ PLANTED = {"spurious": SPURIOUS, "useful": USEFUL}
 class World:
     """Of every four places, which are wide: by the template's in `TEMPLATES`, and by the word's in `CLOSING`.
 
-    closings: the first holds too for the places of the working in which fillers occur.
+    closings: the first holds too for the other places in which fillers occur.
     useful: share of the corpus' openings, to the training's wordings, that are words of care. The model gives them 0.05
         or less, below 0.002 a word. In `mixed` it is set so that the two kinds have the same entropies.
     slip: where fillers occur in the working too, the chance that the next sum after one is wrong, in problems of more
@@ -183,7 +183,7 @@ def draw_solution(
 
 
 def _meaningless(rng: np.random.Generator, world: World) -> list[str]:
-    """The word of a wide place in the working, where fillers occur there."""
+    """The word of a wide place before a step, or before the answer of a guess, where fillers occur there."""
     return [_any(rng, CLOSINGS)] if world.slip and world.closings[0] else []
 
 

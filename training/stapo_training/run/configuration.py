@@ -168,7 +168,7 @@ def compose(overrides: Sequence[str]) -> Any:
             f"the configuration does not compose: {str(e).splitlines()[0]}",
             found=" ".join(provenance.redact_command(overrides)),
             expected="KEY=VALUE with a key that exists (+KEY=VALUE adds one)",
-            next_step=f"{_near_key(str(e), overrides)}stapo-train run ... --config-only shows every key",
+            next_step=f"{_near_key(str(e), overrides)}without it, stapo-train run ... --config-only shows every key",
         ) from None
     if missing:
         raise BadInput("values are missing", found=", ".join(missing), next_step=f"add {missing[0]}=... to the command")
