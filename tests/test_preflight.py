@@ -5,12 +5,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from ray._private import services
 
 from stapo_results import shapes, throughput
 from stapo_results.errors import BadInput
@@ -289,7 +289,8 @@ def test_every_node_of_a_cluster_has_the_slots_of_its_ranks_and_storage_units() 
 def test_an_address_where_no_cluster_answers(auto: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of a dead cluster, which Ray's `auto` would ask for minutes."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(services, "find_gcs_addresses", set)  # of other tests
     (tmp_path / "ray").mkdir()
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

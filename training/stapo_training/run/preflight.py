@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
@@ -465,12 +464,13 @@ def cluster_nodes(address: str) -> list[Node]:
         BadInput: no cluster answers at `address`.
     """
     import ray
+    from ray._private.services import get_ray_address_from_environment  # no public one says what "auto" means
     from ray.exceptions import RayError
 
-    last, known = Path(tempfile.gettempdir(), "ray", "ray_current_cluster"), address
+    known = address
     try:
-        if address == "auto":  # the variable's, or the last one that `ray start` began or joined here, alive or not
-            known = os.environ.get("RAY_ADDRESS") or (last.read_text().strip() if last.is_file() else "")
+        # of "auto": the variable's, a head on this machine, or the last one that `ray start` began or joined, even dead
+        known = get_ray_address_from_environment(address, None)
         host, _, port = known.rpartition(":")
         if host and port.isdigit():  # Ray itself tries for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
