@@ -65,9 +65,14 @@ class Testbed:
         self.paper = claims.source
         self.rule = claims.rule
         self.synthetic = any(c.record.synthetic for c in cells) or any(r.synthetic for r in runs)
-        self.masks = [_row(main, world, arm, MASKED) for world in labels.WORLDS for arm in MASKS]
-        self.rows = [_row(main, world, arm, COLUMNS) for world in labels.WORLDS for arm in main.arms(world)]
         costly, long = (parts.get(part, Evidence({})) for part in ("costly", "costly-long"))
+        self.masks = [
+            _row(of, world, arm, MASKED)
+            for of, worlds in ((main, labels.WORLDS), (costly, labels.COSTLY))
+            for world in worlds
+            for arm in MASKS
+        ]
+        self.rows = [_row(main, world, arm, COLUMNS) for world in labels.WORLDS for arm in main.arms(world)]
         self.costly = [
             _row(costly, world, a.name, COSTLY_COLUMNS) for world in labels.COSTLY for a in arms_of(world, "costly")
         ]
