@@ -11,7 +11,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_training.methods import selector_from
 from stapo_training.run import launch
-from stapo_training.run.configuration import absolute, compose
+from stapo_training.run.configuration import compose, in_full
 from stapo_training.selection import own
 from stapo_training.selection.token_stats import TokenStats
 
@@ -57,7 +57,7 @@ def test_an_overlay_in_a_file_is_a_method(overlay: Path, monkeypatch: pytest.Mon
     assert (a.selector.tau_p, a.selector.q, a.actor.clip_ratio_high) == (0.004, 0.5, 0.25)
     assert (a.actor.use_kl_loss, a.actor.ppo_epochs, type(a.actor.ppo_epochs)) == (False, 1, int)
     assert a.actor.loss_agg_mode == "token-mean"  # JustRL's
-    assert absolute("method=mine.yaml") == f"method={overlay}"
+    assert in_full("method=mine.yaml") == f"method={overlay}"
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,22 @@ def test_a_first_save_that_was_larger_than_the_disk_asks_for_space(tmp_path: Pat
     assert not list(folder.checkpoints.iterdir())
 
 
+def test_reading_a_folder_leaves_it_as_it_is_until_its_writer_takes_over(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert TrainingFolder(out).steps == []
+    assert not out.exists()
+    TrainingFolder(out).log_step(1, {"reward": 0.5}, {})
+    torn = (out / "metrics.jsonl").read_bytes() + b'{"step": 2, "val'
+    (out / "metrics.jsonl").write_bytes(torn)
+    save(TrainingFolder(out), 2)
+    folder = TrainingFolder(out)
+    assert ([s.step for s in folder.steps], (out / "metrics.jsonl").read_bytes()) == ([1], torn)
+    folder.take_over()
+    folder.log_step(2, {"reward": 0.25}, {})
+    assert [s.step for s in TrainingFolder(out).steps] == [1, 2]
+    assert not list(folder.checkpoints.iterdir())
+
+
 def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:
     alarm = Alarm(step=3, kind="disk", line="little disk")
     TrainingFolder(tmp_path).log_alarms([alarm])

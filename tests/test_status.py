@@ -65,5 +65,6 @@ def test_a_failed_a_finished_and_a_new_training(folder: TrainingFolder, tmp_path
     failed, finished = page(folder, "failed", reason="no room"), page(folder, "finished")
     assert failed.splitlines()[2] == "**Failed** after step 3 of 3000: no room"
     assert ("stapo-train run" in finished, "stapo-train export" in finished) == (False, True)
+    (tmp_path / "new").mkdir()
     new = page(TrainingFolder(tmp_path / "new"), "running")
     assert ("step 0 of 3000" in new, "| |" in new) == (True, False)

@@ -174,16 +174,23 @@ def repair(path: str | os.PathLike, model: type[BaseModel] | None = None) -> Non
             whole.writelines(line for number, line in enumerate(f, 1) if number not in bad)
 
 
-def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
+def read(path: str | os.PathLike, model: type[M], *, live: bool = False) -> Iterator[M]:
     """Validated records of a JSONL file, in order.
+
+    Args:
+        live: another process may be writing it: no file has no records, a half-written last line is left out.
 
     Raises:
         RecordError: with file and line, for a broken line, a foreign schema version or a half-written end.
     """
     path = Path(path)
+    if live and not path.exists():
+        return
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             if not line.endswith(b"\n"):
+                if live:
+                    return
                 raise RecordError(
                     f"{path}:{number}: the last line is half-written",
                     found=f"{len(line)} bytes without a line end",

@@ -80,16 +80,20 @@ def forest(g: Group) -> Sketch | None:
     if any(printed is not None for _, printed in both[0].values()):
         mark = style.key("d", "the paper's printed difference", face="none")
         figure.legend(handles=[mark], loc="outside lower center")
+    return g.sketch("forest", "STAPO minus the others", figure, caption, finding=_forest_finding(both), evaluated=True)
+
+
+def _forest_finding(both: Sequence[Lines]) -> str:
+    """Of how many benchmarks, over both settings, an interval lies above or below 0: against the base model and against
+    the other methods."""
     texts = []
-    for base in (True, False):
-        of = [v for found in both for (name, other), (v, _) in found.items()
-              if name != labels.AVERAGE and (other == labels.BASE) == base]  # fmt: skip
-        ends = [(v.low, v.high) for v in of if isinstance(v, Value) and v.low is not None and v.high is not None]
+    for base, whom in ((True, "the base model"), (False, "other methods")):
+        values = [v for found in both for (name, other), (v, _) in found.items()
+                  if name != labels.AVERAGE and (other == labels.BASE) == base]  # fmt: skip
+        ends = [(v.low, v.high) for v in values if isinstance(v, Value) and v.low is not None and v.high is not None]
         above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
-        whom = "the base model" if base else "other methods"
         texts += [f"minus {whom}: {above} of {len(ends)} above 0, {below} below"] if ends else []
-    finding = f"STAPO {'; '.join(texts)} (benchmarks, unadjusted)" if texts else ""
-    return g.sketch("forest", "STAPO minus the others", figure, caption, finding=finding, evaluated=True)
+    return f"STAPO {'; '.join(texts)} (benchmarks, unadjusted)" if texts else ""
 
 
 def _draw_forest(axes: Axes, found: Lines, places: dict[tuple[str, str], int]) -> None:

@@ -267,10 +267,11 @@ def token_entropy(g: Group) -> Sketch | None:
     """Quantiles of token entropy by step, and their profile late in training."""
     more = f"Entropy of a response token; values under {FLOOR:g} nats are drawn at {FLOOR:g}. "
     late = {m: x for m in g.methods if (x := late_profile([r for r in g.runs if r.method == m]).get(75)) is not None}
-    ends = " to ".join(
-        f"{late[m]:.2g} ({name_of(m)})" for m in sorted(late, key=lambda m: late[m])[:: max(1, len(late) - 1)]
-    )
-    finding = f"Late in training 75 % of the tokens are below {ends} nats" if late else ""
+    finding = ""
+    if late:
+        lowest, highest = min(late, key=lambda m: late[m]), max(late, key=lambda m: late[m])
+        named = " to ".join(f"{late[m]:.2g} ({name_of(m)})" for m in dict.fromkeys((lowest, highest)))
+        finding = f"Late in training 75 % of the tokens are below {named} nats"
     return training(g, _QUANTILES, "Token entropy", kind="token_entropy", profile=True, more=more, finding=finding)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance
-from stapo_results.errors import BadInput, near_name
+from stapo_results.errors import BadInput, meant, near_name
 from stapo_results.schema import SETTINGS
 from stapo_training.run import resolvers
 from stapo_training.selection import own
@@ -58,10 +58,18 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def absolute(override: str) -> str:
-    """Folders and files of this run as absolute paths: Ray's processes may have another working folder."""
+def in_full(override: str) -> str:
+    """A group's value by its name (`method=STAPO` means stapo), folders and files as absolute paths: Ray's processes
+    may have another working folder.
+
+    Raises:
+        BadInput: for an unknown group value, naming what is allowed.
+    """
     key, _, value = override.partition("=")  # with Hydra's + or ++, which stay
-    is_file = (key == "method" and value.endswith(_OVERLAY)) or (key == f"{_SELECTOR}name" and own.is_file(value))
+    is_overlay = key == "method" and value.endswith(_OVERLAY)
+    if key in GROUPS and not is_overlay:
+        return f"{key}={meant(key, value, choices(key), f'stapo-train run {key}=...')}"
+    is_file = is_overlay or (key == f"{_SELECTOR}name" and own.is_file(value))
     return f"{key}={Path(value).resolve()}" if (key_of(override) in PLACES or is_file) and value else override
 
 
@@ -146,9 +154,8 @@ def compose(overrides: Sequence[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
 
     resolvers.register()
-    given = [absolute(o) for o in last_choices(overrides)]
+    given = [in_full(o) for o in last_choices(overrides)]
     overrides = [part for o in given for part in _own_method(o)]
-    _check_groups(overrides)
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
@@ -199,20 +206,6 @@ def label(method: str, chosen: Mapping[str, Any], overlay: Mapping[str, Any]) ->
     changed = [k for k in chosen if k not in _SAME_MASK and chosen[k] != overlay.get(k)]
     values = {k: own.label(chosen[k]) if isinstance(chosen[k], str) else repr(chosen[k]) for k in changed}
     return "-".join([method, *(f"{_LABEL_NAMES.get(k, k)}{v}" for k, v in values.items())])
-
-
-def in_lower_case(override: str) -> str:
-    """`method=STAPO` as `method=stapo`; any other override as it is."""
-    key, _, value = override.partition("=")
-    return f"{key}={value.lower()}" if key in GROUPS and value.lower() in choices(key) else override
-
-
-def _check_groups(overrides: Sequence[str]) -> None:
-    for key, _, value in (o.partition("=") for o in overrides):
-        if key in GROUPS and value not in choices(key):
-            near = near_name(value, choices(key))
-            raise BadInput(f"unknown {key}", found=value, expected=" | ".join(choices(key)),
-                           next_step=f"{near}stapo-train run {key}=...")  # fmt: skip
 
 
 def _check_numbers(config: Any) -> None:

@@ -39,7 +39,8 @@ class TrainingFolder:
     """Reads and writes one training's folder.
 
     Args:
-        path: the folder; made when it does not exist.
+        path: the folder; made with its first file. Reading leaves it as it is, a half-written last line too: another
+            process may be writing it.
         deterministic: a step that is made again must give the same metrics; otherwise it counts as a new attempt.
     """
 
@@ -48,12 +49,8 @@ class TrainingFolder:
         self.metrics_file, self.timings_file = path / "metrics.jsonl", path / "timings.jsonl"
         self.alarms_file, self.status_file = path / "alarms.jsonl", path / "STATUS.md"
         self.checkpoints = path / "checkpoints"
-        path.mkdir(parents=True, exist_ok=True)
-        for file in (self.metrics_file, self.timings_file, self.alarms_file):
-            store.repair(file)
-        logged = store.read(self.metrics_file, StepMetrics) if self.metrics_file.exists() else ()
-        self._logged = {m.step: m for m in logged}
-        self.alarms = list(store.read(self.alarms_file, Alarm)) if self.alarms_file.exists() else []
+        self._logged = {m.step: m for m in store.read(self.metrics_file, StepMetrics, live=True)}
+        self.alarms = list(store.read(self.alarms_file, Alarm, live=True))
 
     @property
     def steps(self) -> list[StepMetrics]:
@@ -62,9 +59,7 @@ class TrainingFolder:
 
     def times(self) -> dict[int, dict[str, float]]:
         """A step's timings on disk, of its last attempt."""
-        return (
-            {m.step: m.values for m in store.read(self.timings_file, StepMetrics)} if self.timings_file.exists() else {}
-        )
+        return {m.step: m.values for m in store.read(self.timings_file, StepMetrics, live=True)}
 
     def log_alarms(self, alarms: list[Alarm]) -> None:
         """Append alarms; one that an interrupted run had written for the same step is not written twice."""
@@ -147,6 +142,12 @@ class TrainingFolder:
         for old in self.whole_checkpoints()[:-count]:
             (old.path / _COMPLETE).unlink()
             shutil.rmtree(old.path)
+
+    def take_over(self) -> None:
+        """Take out what an interrupted run left half done: lines and checkpoints. Only for the folder's one writer."""
+        for file in (self.metrics_file, self.timings_file, self.alarms_file):
+            store.repair(file)
+        self.discard_incomplete_checkpoints()
 
     def discard_incomplete_checkpoints(self, *, others_may_write: bool = False) -> None:
         """Delete what an interrupted save left behind, so that veRL cannot take it for a checkpoint.

@@ -21,7 +21,7 @@ from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
 from stapo_training.methods import AdvantageConfig
 from stapo_training.run import estimate, status
-from stapo_training.run.configuration import absolute, compose, in_lower_case, last_choices
+from stapo_training.run.configuration import compose, in_full, last_choices
 from stapo_training.run.folder import TrainingFolder, first_line
 from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
@@ -48,7 +48,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     Raises:
         BadInput: every failed check, before anything expensive starts.
     """
-    overrides = [in_lower_case(o) for o in overrides]
+    overrides = [in_full(o) for o in overrides]
     chosen = [o for o in last_choices(overrides) if o.startswith("hardware=")]
     if set(chosen) <= {"hardware=cpu", "hardware=cpu-vllm"}:
         # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is
@@ -168,7 +168,7 @@ def _time(config: Any, found: Preflight) -> str | None:
 
 def resume_command(overrides: Sequence[str]) -> str:
     """The command line that resumes a run, with absolute folders and without what is named like a secret."""
-    return shlex.join(provenance.redact_command(["stapo-train", "run", *map(absolute, overrides)]))
+    return shlex.join(provenance.redact_command(["stapo-train", "run", *map(in_full, overrides)]))
 
 
 def new_record(config: Any, files: Sequence[Path]) -> Run:
@@ -256,7 +256,7 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
 
         _keep_selector(config)
         folder = TrainingFolder(out, deterministic=bool(config.run.deterministic))
-        folder.discard_incomplete_checkpoints()
+        folder.take_over()
         checkpoint = folder.last_checkpoint()
         whole = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
         _set_places(config, folder, checkpoint, command)
