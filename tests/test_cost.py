@@ -56,7 +56,7 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
                 selector = selector_from(c.actor_rollout_ref.selector)
                 assert (selector.selects and selector.plan == "two_pass") == machine.own_pass(method)
                 validation = len(c.run.validation_settings), c.trainer.test_freq, 30 * rollout.val_kwargs.n
-                assert validation == (Step.passes, Step.every, VALIDATION)
+                assert validation == (Step.settings, Step.every, VALIDATION)
                 assert c.trainer.max_actor_ckpt_to_keep == cost.KEPT
 
 

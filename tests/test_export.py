@@ -63,6 +63,8 @@ def run_folder(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     store.append(
         folder.metrics_file, [StepMetrics(step=1, values={"reward": 0.1}), StepMetrics(step=2, values={"reward": 0.2})]
     )
+    with open(folder.metrics_file, "ab") as f:
+        f.write(b'{"step": 3, "val')  # killed while it logged the next step
     return out
 
 

@@ -161,8 +161,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     count = write_weights(shards, partial, getattr(torch, name_of_type), tied)
     labels = labels.model_copy(update={"weights_sha256": _sha256(partial)})
     store.write_json(partial / "stapo.json", labels)
-    logged = run_folder / "metrics.jsonl"
-    metrics = {m.step: m for m in store.read(logged, StepMetrics)} if logged.exists() else {}
+    metrics = {m.step: m for m in TrainingFolder(run_folder).steps}
     store.write_atomic(partial / "README.md", model_card(run, labels, dtype, metrics.get(step)))
     partial.rename(out)
     print(f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {count} tensors as {dtype} -> {out}")
