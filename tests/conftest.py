@@ -1,6 +1,5 @@
 """Fixtures that several test files use."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,3 @@ def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("base") / "base"
     build_base(out)
     return out
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Iterator[Path]:
-    """A run folder of the driver, not there yet; what still runs in it afterwards is ended."""
-    from stapo_repro.run import processes
-
-    folder = tmp_path / "run"
-    yield folder
-    processes.Family(processes.mark_of(folder)).end()  # whatever a failed test left

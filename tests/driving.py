@@ -32,10 +32,10 @@ def commands(r: Request) -> dict[str, str]:
     return {name: " ".join(words).replace(f"{Path.cwd()}/", "") for name, words in typed}
 
 
-def with_cards(folder: Path, cards: int) -> str:
-    """A PATH whose nvidia-smi lists so many cards."""
+def nvidia_smi(folder: Path, script: str) -> str:
+    """A PATH whose nvidia-smi is this shell script."""
     folder.mkdir()
-    (folder / "nvidia-smi").write_text("#!/bin/sh\n" + "".join(f"echo {i}\n" for i in range(cards)))
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "nvidia-smi").chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
 

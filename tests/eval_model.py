@@ -78,3 +78,10 @@ def benchmarks(folder: Path, problems: int = 6, samples: int = 4, answer: Callab
         entries[name] = registry_entry(path, name, samples=samples)
     write_registry(folder / "registry.yaml", entries)
     return folder
+
+
+def whole_lines(out: Path) -> list[bytes]:
+    """The samples of an evaluation's folder that are written whole, as bytes."""
+    path = out / "samples.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [x for x in lines if x.endswith(b"\n")]

@@ -9,7 +9,7 @@ import eval_model
 PROMPT = "QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER"
 
 
-def build(folder: Path, *, seed: int = 1, positions: int = 4096, head_dim: int = 16, says: str = "ABC") -> Path:
+def build(folder: Path, *, seed: int = 1, says: str = "ABC") -> Path:
     """Write the model. One coordinate of the hidden state says "a letter was the last token", and leads to the stop
     token; elsewhere only the letters' rows of the output matrix are not zero."""
     import torch
@@ -19,7 +19,7 @@ def build(folder: Path, *, seed: int = 1, positions: int = 4096, head_dim: int =
     from stapo_eval.judge.prompt import Question, message
     from stapo_eval.judge.published import Prompt
 
-    eval_model.build(folder, seed=seed, positions=positions, head_dim=head_dim)
+    eval_model.build(folder, seed=seed, positions=4096)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = Qwen3ForCausalLM.from_pretrained(folder)
     letters = [tokenizer.convert_tokens_to_ids(x) for x in says]

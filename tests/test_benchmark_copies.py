@@ -18,9 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from row_files import jsonl, parquet
 
 from stapo_eval.benchmarks import register
 from stapo_eval.cli import main
@@ -43,20 +42,8 @@ NESTED = [
 NESTED_COLUMNS = "problem=prompt.0.content,answer=reward_model.ground_truth"
 
 
-def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
-    return path
-
-
-def parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
-
-
-def data_set(folder: Path, rows: list[dict[str, Any]], split: str = "test") -> str:
-    parquet(folder / "data" / f"{split}-00000-of-00001.parquet", rows)
+def data_set(folder: Path, rows: list[dict[str, Any]]) -> str:
+    parquet(folder / "data" / "test-00000-of-00001.parquet", rows)
     return str(folder)
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from row_files import jsonl
 
 from stapo_results import benchmarks
 from stapo_results.errors import BadInput, meant
@@ -26,10 +27,6 @@ def _real() -> Path:
     return path
 
 
-def _write(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-
-
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     rows = [
@@ -37,7 +34,7 @@ def toy(tmp_path: Path) -> Path:
         {"id": "b", "problem": "Roots of x^2 = 4?", "answer": ["2", "-2"]},
         {"id": "c", "problem": "Half of 3?", "answer": "$\\frac{3}{2}$"},
     ]
-    _write(tmp_path / "toy.jsonl", rows)
+    jsonl(tmp_path / "toy.jsonl", rows)
     entry = benchmarks.registry_entry(tmp_path / "toy.jsonl", "toy", samples=5, answer_type="math", unordered=True)
     benchmarks.write_registry(tmp_path / "registry.yaml", {"toy": entry})
     return tmp_path
@@ -54,7 +51,6 @@ def test_the_golds_hash_is_that_of_the_sorted_normal_forms() -> None:
     # printf '17\n204' | sha256sum
     expected = "0b8be3b9ffd5be736899a21e0e50478b671150db3934c8e13ca0aa60694a569e"
     assert benchmarks.golds_sha256(["$204$", r"\boxed{17}"]) == expected
-    assert benchmarks.golds_sha256(["17", "205"]) != expected
 
 
 @given(st.data())
@@ -97,7 +93,7 @@ def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -
         del r["id"]
     rows.reverse()
     rows[1]["problem"] = "Another text"
-    _write(toy / "toy.jsonl", rows)
+    jsonl(toy / "toy.jsonl", rows)
     b = benchmarks.load("toy", toy)
     assert [p.id for p in b.problems] == ["toy-0002", "toy-0001", "toy-0000"]
     assert b.text_variants == ("toy-0001",)

@@ -13,9 +13,9 @@ from stapo_eval.compare import compare, load_cells, pair_runs
 from stapo_results.errors import BadInput
 
 
-def _write(root: Path, name: str, verdicts: dict[tuple[str, str], list[str]], method: str = "", **changed) -> Path:
+def _write(root: Path, name: str, verdicts: dict[tuple[str, str], list[str]], **changed) -> Path:
     for (benchmark, setting), letters in verdicts.items():
-        synthetic.cell(root, method or name, benchmark, setting, letters, folder=name, **changed)
+        synthetic.cell(root, name, benchmark, setting, letters, folder=name, **changed)
     return root / name
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,15 @@ from stapo_results.provenance import new_run
 from stapo_results.schema import Run
 from stapo_results.store import read_json
 from stapo_results.terminal import Display
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Iterator[Path]:
+    """A run folder of the driver, not there yet; what a failed test left running in it is ended."""
+    folder = tmp_path / "run"
+    yield folder
+    processes.Family(processes.mark_of(folder)).end()
+
 
 # Three stages: each appends a line to calls.txt when it starts. The second waits for a file (so that a test decides
 # when it ends), starts a grandchild that leaves its process group, and resumes from what it left behind.
@@ -125,11 +135,11 @@ def run(out: Path, *stages: Stage, shown: io.StringIO | None = None) -> set[str]
     return Engine(out, Display(shown or io.StringIO(), every=0.0), grace=1.0, patience=0.3).run(stages)
 
 
-def shell(out: Path, name: str, text: str, *needs: str, program: str = "/bin/sh", always: bool = False) -> Stage:
+def shell(out: Path, name: str, text: str, *needs: str, always: bool = False) -> Stage:
     """A stage that appends a line to a file of its folder."""
     folder = out / name
     text = f"mkdir -p '{folder}'; echo x >> '{folder}/a'; {text}"
-    return Stage(name, (program, "-c", text), folder, (folder / "a",), needs, always=always)
+    return Stage(name, ("/bin/sh", "-c", text), folder, (folder / "a",), needs, always=always)
 
 
 def test_a_changed_stage_names_all_that_was_made_of_it(tmp_path: Path) -> None:

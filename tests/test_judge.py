@@ -14,7 +14,6 @@ from stapo_eval.engines import Finished, Key, Request
 from stapo_eval.judge.asking import (
     Judge,
     ask,
-    check_judge,
     check_replies,
     distinct,
     judge_notes,
@@ -25,7 +24,7 @@ from stapo_eval.judge.asking import (
 from stapo_eval.judge.prompt import Question, fitted_prompt, message, parse_reply, plain, question_key
 from stapo_eval.judge.published import Prompt
 from stapo_results import store
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import RunFailed
 from stapo_results.schema import FinishReason, Judgement, Sample
 
 PROMPT = Prompt("QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER")
@@ -269,9 +268,3 @@ def test_what_is_recorded_is_not_asked_again(tmp_path: Path) -> None:
     other = Scripted()
     _ask(questions, other, path, replace(JUDGE, revision="r2"))
     assert len(other.asked) == 5
-
-
-def test_justrls_mode_asks_where_the_rule_fails_alone() -> None:
-    check_judge("rule-negatives", "justrl-exact")
-    with pytest.raises(BadInput, match="--judge-scope"):
-        check_judge("all", "justrl-exact")

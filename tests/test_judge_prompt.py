@@ -56,17 +56,16 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server.server_close()
 
 
-@pytest.mark.parametrize("mode", ["compass", "justrl-exact"])
 def test_it_is_read_from_a_file_and_named_by_its_source(
-    registered: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode
+    registered: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, text = tmp_path / "prompts.py", tmp_path / "prompt.txt"
     code.write_text(FILE)
     text.write_text(TEXT)
     for given in (code, f"{code}:V", text):
-        assert find_prompt(str(given), mode) == Prompt(TEXT, str(registered))
+        assert find_prompt(str(given), "compass") == Prompt(TEXT, str(registered))
     monkeypatch.setenv("STAPO_JUDGE_PROMPT", str(text))
-    assert str(find_prompt("", mode)) == f"sha256:{registered.sha256} V of owner/name@c0ffee00:src/prompts.py"
+    assert str(find_prompt("", "compass")) == f"sha256:{registered.sha256} V of owner/name@c0ffee00:src/prompts.py"
 
 
 def test_it_is_fetched_once_and_never_taken_changed(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import eval_model
 import pytest
-from eval_model import pure_files
+from eval_model import pure_files, whole_lines
 from forked import forked
 
 from stapo_eval.cli import main
@@ -80,12 +80,6 @@ def _after(out: Path, stage: str, delay: float) -> Callable[[], bool]:
     return due
 
 
-def _whole_lines(out: Path) -> list[bytes]:
-    path = out / "samples.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [x for x in lines if x.endswith(b"\n")]
-
-
 @pytest.fixture(scope="module")
 def whole(argv: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The files of a run that nobody disturbed."""
@@ -113,7 +107,7 @@ def test_killed_anywhere_it_ends_in_the_same_bytes(argv: list[str], whole: dict[
                     assert process.code == 0, out.with_suffix(".log").read_text()
                     break  # it was done before it could be killed
             hits[_stage(out)] += 1
-            lines = _whole_lines(out)
+            lines = whole_lines(out)
             assert len(set(lines)) == len(lines), "duplicate sample"
             assert seen <= set(lines), "a recorded sample was lost or made anew"
             seen = set(lines)
@@ -136,7 +130,7 @@ def test_a_disk_that_fills_up_costs_nothing(argv: list[str], whole: dict[str, ob
                 time.sleep(0.01)
         text = out.with_suffix(".log").read_text()
         assert (process.code, "the disk is full" in text, "Traceback" in text) == (1, True, False)
-        lines = set(_whole_lines(out))
+        lines = set(whole_lines(out))
         assert seen <= lines
         seen = lines
     _finish(argv, out)

@@ -9,32 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from driving import nvidia_smi
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECK = ROOT / ".ci" / "needs-gpu"
 _LISTS = "[ $1 = -L ] && echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)' || echo '{}'"
 
 
-def _check(path: Path) -> subprocess.CompletedProcess[str]:
+def _check(path: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", str(CHECK), "tox", "-e", "eval-cpu", "--", "--model", "ORG/A B"]
-    return subprocess.run(command, capture_output=True, text=True, env={"PATH": str(path)}, timeout=60)
-
-
-def _smi(folder: Path, script: str) -> Path:
-    folder.mkdir()
-    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "nvidia-smi").chmod(0o755)
-    return folder
+    return subprocess.run(command, capture_output=True, text=True, env={"PATH": path}, timeout=60)
 
 
 def test_without_a_driver_it_names_the_command_that_works(tmp_path: Path) -> None:
-    done = _check(tmp_path)
+    done = _check(str(tmp_path))
     assert (done.returncode, "tox -e eval-cpu -- --model 'ORG/A B'" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("version", "code"), [("580.65.06", 0), ("570.86.10", 2), ("[N/A]", 2)])
 def test_a_gpu_with_a_driver_that_is_new_enough(tmp_path: Path, version: str, code: int) -> None:
-    done = _check(_smi(tmp_path / "bin", _LISTS.format(version)))
+    done = _check(nvidia_smi(tmp_path / "bin", _LISTS.format(version)))
     assert (done.returncode, version in done.stderr) == (code, code == 2)
 
 

@@ -131,7 +131,7 @@ def test_what_is_no_method_is_refused(overlay: Path, text: str | None) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [
-    ("nosuch", FUNCTION), ("nosuch.py:f", FUNCTION), ("no.such:f", FUNCTION), ("mine.py:nosuch", FUNCTION),
+    ("nosuch.py:f", FUNCTION), ("no.such:f", FUNCTION), ("mine.py:nosuch", FUNCTION),
     ("mine.py:OVERLAY", "OVERLAY = 1"), ("mine.py:symmetric", "import nosuch"),
     ("mine.py:symmetric", "def symmetric(:"),
     ("mine.py:symmetric", FUNCTION.replace("least=0.0", "least")),  # a parameter without a value

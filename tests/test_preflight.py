@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from driving import nvidia_smi
 from ray._private import services
 
 from stapo_results import shapes, throughput
@@ -50,7 +51,6 @@ def refusals(checks: Any) -> dict[str, str]:
         ([f"{A}.token_log.folder=/x"], "token log", "/out/token_log"),
         ([f"{A}.advantage.reweight=2"], "advantage", "reweight"),
         ([f"{A}.proxy.min_p=0.1"], "proxy", "min_p"),
-        ([f"{A}.ref.ulysses_sequence_parallel_size=2"], "attention", f"{A}.ref.ulysses_sequence_parallel_size=1"),
         ([f"{A}.model.use_fused_kernels=true"], "attention", f"{A}.model.use_fused_kernels=false"),
         (["alarms.stop=[fire]"], "alarms", "fire"),
         (["trainer.logger=[mlflow]"], "loggers", "mlflow"),
@@ -220,15 +220,6 @@ def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
 # the machine
 
 
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
-    """A nvidia-smi of our own that prints these rows of index, name, MiB in all and MiB in use."""
-    script = tmp_path / "bin" / "nvidia-smi"
-    script.parent.mkdir(exist_ok=True)
-    script.write_text(f"#!{sys.executable}\nprint({chr(10).join(rows)!r})\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
-
-
 @pytest.mark.parametrize(
     ("chosen", "gpus", "gib"),
     [(None, 3, 40), ("2,0", 2, 80), ("", 0, None), ("1,7,0", 1, 40), ("GPU-5f3a,GPU-77b0", 2, 40)],
@@ -236,7 +227,8 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
 def test_the_cards_that_are_left_to_a_run(tmp_path: Path, monkeypatch, chosen, gpus: int, gib: int | None) -> None:
     broken = ["3, NVIDIA H100, [N/A], [N/A]", "No devices were found"]
     sizes = (81920, 40960, 81920)
-    smi(tmp_path, monkeypatch, *(f"{i}, NVIDIA H100 80GB HBM3, {s}, {i * 2000}" for i, s in enumerate(sizes)), *broken)
+    rows = [*(f"{i}, NVIDIA H100 80GB HBM3, {s}, {i * 2000}" for i, s in enumerate(sizes)), *broken]
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path / "bin", "\n".join(f"echo '{r}'" for r in rows)))
     node = preflight.this_node({} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen})
     assert (node.gpus, node.card_gib, node.card) == (gpus, gib, "H100" if gpus else None)
     assert list(node.busy) == (["GPU 2: 3.9 GiB"] if chosen in (None, "2,0") else [])

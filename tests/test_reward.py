@@ -1,13 +1,10 @@
-"""The reward on output that was made to break it, without state between calls, and named in the run's record."""
+"""The reward on output that was made to break it, and without state between calls."""
 
 import time
 
 import pytest
 
-from stapo_results import provenance
-from stapo_results.errors import BadInput
-from stapo_training.reward import VERIFIERS, compute_score, verifier_from
-from stapo_training.run.configuration import compose
+from stapo_training.reward import VERIFIERS, compute_score
 
 HOSTILE = {
     "huge": "x" * 20_000_000,
@@ -57,30 +54,10 @@ def test_no_state_between_calls() -> None:
     assert compute_score("mini-add", response, "42")["score"] == 1.0
 
 
-def test_the_runs_record_names_its_verifier() -> None:
-    from omegaconf import OmegaConf
-
-    key = "reward.custom_reward_function.reward_kwargs.verifier"
-    config = compose(["run.base=base", "run.out=out", f"{key}=fallback"])
-    assert verifier_from(config) == "fallback"
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    record = provenance.new_run("train", plain, seeds={"run": 0}, deterministic=True)
-    assert record.config["reward"]["custom_reward_function"]["reward_kwargs"] == {"verifier": "fallback"}
-
-
-def test_an_unknown_verifier_is_refused_before_anything_starts() -> None:
-    key = "reward.custom_reward_function.reward_kwargs.verifier"
-    config = compose(["run.base=base", "run.out=out", f"{key}=lenient"])
-    with pytest.raises(BadInput) as caught:
-        verifier_from(config)
-    assert caught.value.found == "lenient"
-
-
 @pytest.mark.parametrize(
     ("response", "verifier", "misjudged"),
     [
-        ("**Final Answer:**\n" + r"\boxed{42}", "fallback", (True, False)),
+        ("**Final Answer:**\n" + r"\boxed{42}", "fallback", (True, False)),  # it reads "**" and never looks at the box
         ("Answer: 42\n" + r"\boxed{41}", "fallback", (False, True)),
         (r"\boxed{ 42 }", "strict_box", (True, False)),  # another string, the same answer
         (r"\boxed{42}", "strict_box", (False, False)),

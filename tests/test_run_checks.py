@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from driving import asked, environment, with_cards
+from driving import asked, environment, nvidia_smi
 
 from stapo_repro import cli
 from stapo_repro.run import checks
@@ -30,7 +30,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Eight cards, and the folder of an environment with all that the wings need."""
-    monkeypatch.setenv("PATH", with_cards(tmp_path / "smi", 8))
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path / "smi", "seq 8"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return environment(tmp_path / "env", {"torch": "2", "verl": "0.9.1", "vllm": "0.32.0", "math-verify": "0.9.0"})
 

@@ -133,7 +133,6 @@ def test_help_of_every_command_asks_for_no_large_package(module: str, some: set[
     ("module", "package", "extra", "command"),
     [
         ("stapo_training.cli", "hydra", "train", ["run", "method=stapo", "run.out=unused"]),
-        ("stapo_training.cli", "torch", "train", ["export", "--checkpoint", "unused", "--out", "unused"]),
         ("stapo_eval.cli", "math_verify", "grade", ["grade", "--input", "unused", "--output", "unused"]),
         ("stapo_repro.cli", "matplotlib", "tables", ["figures", "--check"]),
     ],

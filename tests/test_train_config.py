@@ -20,14 +20,12 @@ def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        *((["method=stapoo"], "stapoo"), (["size=70b"], "70b"), (["no.such.name=1"], "no.such.name=1")),
+        *((["method=stapoo"], "stapoo"), (["no.such.name=1"], "no.such.name=1")),
         *((["run.steps=0"], "0"), (["run.steps=1.5"], "1.5"), (["trainer.save_freq=-2"], "-2")),
-        (["trainer.max_actor_ckpt_to_keep=-1"], "-1"),  # would delete the checkpoint just written
-        (["trainer.max_actor_ckpt_to_keep=0"], "0"),
+        (["trainer.max_actor_ckpt_to_keep=0"], "0"),  # would delete the checkpoint just written
         (["trainer.total_training_steps=7"], "7"),  # of 30 that every plan reckons with
         *(([f"run.validation_settings={given}"], "") for given in ("[t0.8]", "[]", "t1.0", "[t1.0,t1.0]")),
         (["actor_rollout_ref.rollout.val_kwargs.temperature=0.6"], "0.6"),
-        (["task=dapo-math-17k", "size=qwen3-8b"], "run.data"),
         (["task=dapo-math-17k", "size=qwen3-8b", "trainer.project_name=???"], "run.data"),  # run's own keys first
         (["trainer.project_name=???"], "trainer.project_name"),
     ],
@@ -73,14 +71,10 @@ def test_the_folders_of_a_run_become_in_full(tmp_path: Path, monkeypatch: pytest
         (r"so \boxed{42}", "fallback", 1.0),
         (r"so \boxed{41}", "fallback", -1.0),
         ("Answer: 42", "fallback", 1.0),
-        (r"Answer: 41 and \boxed{42}", "fallback", -1.0),  # the answer line goes first
         (r"so \boxed{42}", "answer_line", -1.0),
-        (r"Answer: 41 and \boxed{42}", "strict_box", 1.0),
         (r"\boxed{42}" + " so it is" * 100, "strict_box", 1.0),  # veRL looks at the last 100 characters alone
         ("**Final Answer:**\n" + r"\boxed{42}", "strict_box", 1.0),
-        ("**Final Answer:**\n" + r"\boxed{42}", "fallback", -1.0),  # it reads "**" and never looks at the box
         ("Answer: 42\n" + r"\boxed{41}", "strict_box", -1.0),
-        ("Answer: 42\n" + r"\boxed{41}", "fallback", 1.0),
         (r"\boxed{42} and \boxed{4", "strict_box", -1.0),
         ("", "fallback", -1.0),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from row_files import jsonl, parquet
 
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
@@ -46,16 +47,6 @@ def hub(content: object, gold: object = "1", index: str = "u") -> dict:
         "reward_model": {"ground_truth": gold, "style": "rule"},
         "extra_info": {"index": index},
     }
-
-
-def jsonl(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    return path
-
-
-def parquet(path: Path, rows: list[dict]) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
 
 
 def read(path: Path) -> list[source.SourceRow]:

@@ -25,12 +25,6 @@ KILLS = 3
 TOTAL = 2 * 2 * 12 * 32  # settings, benchmarks, problems, samples
 
 
-def _lines(out: Path) -> list[bytes]:
-    path = out / "samples.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [x for x in lines if x.endswith(b"\n")]
-
-
 def _command(folder: Path) -> tuple[list[str], Path]:
     """(a run of a model and benchmarks that are made here, its run folder)."""
     eval_model.build(folder / "model", head_dim=32, labels={"step": 1})
@@ -45,7 +39,7 @@ def _started(command: list[str], log: Path, until: int, out: Path) -> subprocess
     with open(log, "wb") as f:
         process = subprocess.Popen(command, stdout=f, stderr=f, start_new_session=True)
     deadline = time.monotonic() + 300
-    while process.poll() is None and time.monotonic() < deadline and len(_lines(out)) < until:
+    while process.poll() is None and time.monotonic() < deadline and len(eval_model.whole_lines(out)) < until:
         time.sleep(0.002)
     assert process.poll() is None, log.read_text()[-3000:]
     return process
@@ -59,12 +53,12 @@ def test_a_run_that_is_killed_loses_doubles_and_repeats_nothing(tmp_path: Path) 
         process = _started(command, tmp_path / f"log{number}", until, out)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        lines = _lines(out)
+        lines = eval_model.whole_lines(out)
         assert lines[: len(kept)] == kept
         kept = lines
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert _lines(out)[: len(kept)] == kept
+    assert eval_model.whole_lines(out)[: len(kept)] == kept
     found = list(store.read(out / "samples.jsonl", Sample))
     assert len(found) == len({(s.cell, s.problem_id, s.sample_index) for s in found}) == TOTAL
     assert {s.finish_reason for s in found} <= {"stop", "length"}
@@ -82,7 +76,7 @@ def test_a_dead_engine_ends_the_run_with_the_command_that_goes_on(tmp_path: Path
     assert process.wait(timeout=300) == 1
     assert f"--out {out}   resumes: " in log.read_text()
     assert store.read_json(out / "run.json", Run).status == "failed"
-    kept = _lines(out)
+    kept = eval_model.whole_lines(out)
     assert 50 <= len(kept) < TOTAL
     assert subprocess.run(command, capture_output=True, timeout=600).returncode == 0
-    assert _lines(out)[: len(kept)] == kept
+    assert eval_model.whole_lines(out)[: len(kept)] == kept

@@ -110,14 +110,12 @@ def metrics(run: Path, silenced: Mapping[int, float], tokens: float = 10.0, atte
     )
 
 
-def random_rows(
-    steps: int, per_batch: int, seed: int = 0, batches: int = 2, silences: bool = True
-) -> list[dict[str, Any]]:
+def random_rows(steps: int, per_batch: int, silences: bool = True) -> list[dict[str, Any]]:
     """Tokens of a made-up training: most are likely, some rare, S2T's rule applied to each mini-batch."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     words = np.array(sorted(set(ids("What is 0123456789 hmm well okay maybe so um + and The answer is }. step"))))
     found = []
-    for batch in range(steps * batches):
+    for batch in range(2 * steps):
         logprob = -rng.gamma(0.35, 2.2, per_batch)
         entropy = np.minimum(rng.gamma(0.9, 0.5, per_batch) - 0.04 * logprob, 5.0).astype(np.float32)
         advantage = rng.choice([-1.2, 0.7], per_batch)
@@ -136,7 +134,7 @@ def random_rows(
             "rare": rare.tolist(),
             "silenced": (rare & below & silences).tolist(),
         }
-        one = {"step": 1 + batch // batches, "mini_batch": 1 + batch % batches, "tau_h": tau}
+        one = {"step": 1 + batch // 2, "mini_batch": 1 + batch % 2, "tau_h": tau}
         found += [
             row(**one, **dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
         ]

@@ -12,8 +12,8 @@ from stapo_results.store import find_whole, read_json
 RECORDS = Path(__file__).parents[1] / "results" / "records"
 
 
-def whole_record(training: str = "miniature/train/stapo-s0") -> Run:
-    folder = RECORDS / training
+def whole_record() -> Run:
+    folder = RECORDS / "miniature" / "train" / "stapo-s0"
     run = read_json(folder / "run.json", Run)
     assert run.cut is not None
     whole = json.loads(find_whole(folder, "config", run.cut.config_from).read_bytes())
