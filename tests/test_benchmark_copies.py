@@ -89,8 +89,11 @@ def test_other_columns_are_refused_with_those_found_and_what_to_write(registered
     assert [p.name for p in registered.iterdir()] == ["registry.yaml"]
 
 
-def test_writing_fetches_what_is_missing_and_checks_it(registered: Path, tmp_path: Path, capsys: Any) -> None:
+def test_writing_fetches_what_is_missing_and_checks_it(
+    registered: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "target"
+    monkeypatch.setenv("STAPO_DATA_DIR", str(tmp_path / "not there"))  # --write names its own folder
     target.mkdir()
     (target / "registry.yaml").write_bytes((registered / "registry.yaml").read_bytes())
     assert main(["benchmarks", "--write", str(target), "--names", "toy"]) == 0

@@ -34,6 +34,14 @@ def test_an_overlay_has_the_numbers_of_the_registry(method: str) -> None:
     assert set(named) - {"loss"} <= set(entry.sources)  # every number but JustRL's has its source
 
 
+@pytest.mark.parametrize(
+    "override", ["actor.policy_loss.loss_mode=geo_mean", "selector.scope=micro_batch", "selector.policy=old"]
+)
+def test_what_cannot_be_worked_out_by_hand_is_refused(override: str) -> None:
+    with pytest.raises(BadInput):
+        definition_of(compose(["method=stapo", f"actor_rollout_ref.{override}"]))
+
+
 def accepted_by_verl(config: Any) -> None:
     """veRL's validation, the dataclasses its workers build, and what its workers assert once they hold GPUs."""
     from omegaconf import open_dict

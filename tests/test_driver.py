@@ -142,6 +142,15 @@ def shell(out: Path, name: str, text: str, *needs: str, always: bool = False) ->
     return Stage(name, ("/bin/sh", "-c", text), folder, (folder / "a",), needs, always=always)
 
 
+def test_a_run_under_nohup_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with engine.interrupt_once():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_changed_stage_names_all_that_was_made_of_it(tmp_path: Path) -> None:
     out = tmp_path / "a run"
     rest = [shell(out, "b", "true", "a"), shell(out, "c", "true"), shell(out, "d", "true", "b")]
@@ -228,9 +237,8 @@ def test_descendant_that_wiped_its_environment_is_ended_even_when_its_parent_is_
     mark = processes.new_mark(out)
     family = processes.Family(mark)
     child = processes.start(["/bin/sh", "-c", "setsid env -i sleep 303 & sleep 303"], out / "log", mark, {})
-    wait_for(lambda: len(processes.marked(mark)) == 3)
+    wait_for(lambda: [p.name() for p in family.members() if not p.environ()] == ["sleep"])
     wiped = [p for p in family.members() if not p.environ()]
-    assert [p.name() for p in wiped] == ["sleep"]
     child.kill()  # the wiped one is now nobody's child and carries no mark
     child.wait()
     assert wiped[0].pid not in [p.pid for p in processes.marked(mark)]

@@ -20,7 +20,7 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, StepMetrics
 from stapo_training import pages as config_docs
 from stapo_training.artifacts import weights
-from stapo_training.artifacts.export import export, find_shards, write_weights
+from stapo_training.artifacts.export import export, find_shards, model_card, write_weights
 from stapo_training.run.folder import TrainingFolder
 
 RANKS = 3  # divides neither the hidden size nor the vocabulary evenly, so the last shard of a tensor is shorter
@@ -100,10 +100,13 @@ def test_shards_of_two_replicas_are_the_model_once(tiny_base: Path, tmp_path: Pa
     assert {n for n, t in whole.items() if not torch.equal(found[n], t)} == set()
 
 
-def test_the_card_beside_the_weights_is_of_this_step_and_loads(run_folder: Path, tmp_path: Path) -> None:
+def test_the_card_beside_the_weights_is_of_this_step_and_loads(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    export(run_folder / "checkpoints" / "global_step_2", tmp_path / "model")
+    monkeypatch.chdir(run_folder / "checkpoints")
+    export(Path("global_step_2"), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "# stapo-mini-s0, step 2\n" in card
     assert "| metrics of step 2 | reward 0.2 |\n" in card
@@ -174,14 +177,22 @@ def test_memory_of_a_large_export_does_not_grow_with_the_model(tmp_path: Path) -
     assert all(t[0, 0] == i and t[-1, 0] == i + 1 for i, t in ((list(rows).index(n), t) for n, t in found.items()))
 
 
-def test_a_missing_shard_is_refused(run_folder: Path, tmp_path: Path) -> None:
+def test_the_card_names_the_hubs_model_whose_files_the_run_was_given() -> None:
+    run = whole_record()
+    run.config["actor_rollout_ref"]["model"]["path"] = f"/hub/models--Qwen--Qwen3-8B-Base/snapshots/{COMMIT}"
+    card = model_card(run, Labels(method="stapo", size="qwen3-8b", train_seed=0, step=2), "fp32", None)
+    assert "\nbase_model: Qwen/Qwen3-8B-Base\n" in card
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"half")])
+def test_a_missing_or_damaged_shard_is_refused(run_folder: Path, tmp_path: Path, damage) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run_folder, copy)
     checkpoint = copy / "checkpoints" / "global_step_2"
-    (checkpoint / "actor" / "model_world_size_3_rank_1.pt").unlink()
+    damage(checkpoint / "actor" / "model_world_size_3_rank_1.pt")
     with pytest.raises(BadInput) as e:
         export(checkpoint, tmp_path / "model")
-    assert e.value.found == "ranks [0, 2]"
+    assert "model_world_size_3_rank_1.pt" in str(e.value.found)
     with pytest.raises(BadInput, match="no checkpoint"):  # as a run folder: the checkpoint is not whole any more
         export(copy, tmp_path / "model")
 

@@ -142,6 +142,7 @@ def test_a_source_is_fetched_at_its_commit(clone: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _, source = find_source(str(tmp_path / "mine.yaml"))
     folder = fetch(source, f"file://{clone}")
+    assert fetch(source, "file:///nowhere") == folder  # what is there is not asked for again
     source = source.model_copy(update={"benchmarks": {"sums": str(tmp_path / "sums.jsonl")}})
     assert known_scores("mine", source, folder, None, ("ours",)).files[0].joined == 5
 

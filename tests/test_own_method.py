@@ -114,7 +114,7 @@ def test_a_file_named_like_a_method_of_ours_is_refused(overlay: Path, name: str)
         compose([f"method={overlay.with_name(name)}", *MINI])
 
 
-@pytest.mark.parametrize("value", ["a'b", "a\\b", "a\\'b", "", "x=y,[z]"])
+@pytest.mark.parametrize("value", ["a'b", "a\\b", "a\\'b", "a\\", "", "x=y,[z]"])
 def test_any_text_of_an_overlay_arrives(overlay: Path, value: str) -> None:
     overlay.write_text(f"trainer:\n  project_name: {json.dumps(value)}\n")
     assert compose([f"method={overlay}", *MINI]).trainer.project_name == value

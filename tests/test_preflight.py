@@ -131,6 +131,9 @@ def test_a_model_folder_without_its_weights_a_part_of_them_or_of_another_size(ti
     config.actor_rollout_ref.model.path = str(tmp_path / "nothing")
     with pytest.raises(BadInput, match="stapo-train base --out"):
         preflight.check_model(config)
+    config.run.size = "mini-costly"
+    with pytest.raises(BadInput, match="stapo-train base --world costly --out"):
+        preflight.check_model(config)
 
 
 def test_the_shape_of_a_model_is_in_its_folder_or_known(tmp_path: Path) -> None:
@@ -190,6 +193,8 @@ def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path:
         file.write_text("{}\n") if wrong is None else pq.write_table(wrong, file)
         with pytest.raises(BadInput, match=said):
             preflight.check_data("train_files", file, "MAKE")
+    with pytest.raises(BadInput, match="Parquet"):
+        preflight.check_data("train_files", tmp_path, "MAKE")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def test_a_file_cut_anywhere_is_repaired_to_its_whole_lines(tmp_path_factory, cu
 )
 def test_a_line_that_is_not_a_record_is_refused_by_file_and_line(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "m.jsonl"
+    with pytest.raises(RecordError, match="no such file"):
+        next(store.read(path, StepMetrics))
     store.append(path, [metrics(1)])
     with open(path, "ab") as f:
         f.write(line.encode(errors="surrogateescape"))
@@ -165,6 +167,19 @@ def test_what_only_sounds_like_a_secret_is_recorded() -> None:
                "--url=https://host/v1?n=2"]  # fmt: skip
     assert provenance.redact(config) == config
     assert provenance.redact_command(command) == command
+
+
+def test_new_files_of_any_kind_make_a_checkout_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    who = ("-c", "user.name=n", "-c", "user.email=e")
+    for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "first")):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    found = [provenance.code_version.__wrapped__()[1]]
+    (tmp_path / "é.txt").write_text("text")
+    found.append(provenance.code_version.__wrapped__()[1])
+    (tmp_path / "runs").symlink_to(tmp_path.parent)
+    found.append(provenance.code_version.__wrapped__()[1])
+    assert (found[0], len(set(found))) == ("", 3)
 
 
 def test_a_checkout_of_another_user_is_named_by_its_commit(tmp_path: Path) -> None:

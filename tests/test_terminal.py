@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -142,3 +143,25 @@ def test_a_package_that_is_not_installed_is_bad_input(module: str, package: str,
     assert done == [*command, 2]
     assert f"package {package} is" in said
     assert f".[{extra}]" in said
+
+
+def test_an_error_is_said_where_the_reader_of_the_output_has_gone() -> None:
+    code = """
+import time
+from stapo_results.errors import BadInput
+from stapo_results.terminal import run_main
+
+def main():
+    time.sleep(0.5)
+    print("text")
+    raise BadInput("what is wrong")
+
+raise SystemExit(run_main(main))
+"""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as p:
+        assert p.stdout is not None
+        assert p.stderr is not None
+        p.stdout.close()
+        assert ("what is wrong" in p.stderr.read(), p.wait()) == (True, 2)

@@ -58,10 +58,16 @@ def test_the_papers_runs_validate_at_both_settings_and_the_first_one_is_verls() 
     }
 
 
-def test_the_folders_of_a_run_become_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folders_of_a_run_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ["run.out=x", "+run.base=x", "++run.data=x", "+run.seed=1"]
-    assert [in_full(o).replace(str(tmp_path), "") for o in given] == [*(o[:-1] + "/x" for o in given[:3]), given[3]]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = ["run.out=x", "+run.base=x", "++run.data=~/x", "+run.seed=1"]
+    assert [in_full(o).replace(str(tmp_path), "") for o in given] == [
+        "run.out=/x",
+        "+run.base=/x",
+        "++run.data=/x",
+        given[3],
+    ]
     assert compose(["run.base=base", "++run.out=x"]).trainer.default_local_dir == f"{tmp_path}/x/checkpoints"
 
 

@@ -33,6 +33,7 @@ from stapo_results.benchmarks import (
     write_registry,
 )
 from stapo_results.errors import BadInput, meant
+from stapo_results.runs import check_folder
 from stapo_results.store import write_atomic
 
 
@@ -70,12 +71,12 @@ def benchmarks(
     if write and add:
         raise BadInput("--write and --add are two commands", next_step="give one of them")
     fields = parse_columns(columns)
-    folder = Path(data_dir) if add and data_dir else find_data_dir(data_dir)
     if write:
-        known = registry(Path(data_dir or write))
+        known = registry(find_data_dir(data_dir) if data_dir else Path(write))
         chosen = {k: spec for k, spec in _chosen(names, known).items() if spec.hub or names}
         _write(chosen, Path(write), source, fields, revision, split)
         return 0
+    folder = Path(data_dir) if add and data_dir else find_data_dir(data_dir)
     if not add:
         return _list(_chosen(names, registry(folder)), folder)
     names = names.lower()
@@ -102,6 +103,7 @@ def _write(
     """Write what a folder lacks. Raises BadInput, once all were tried, for copies that are not the benchmark."""
     if (source or columns) and len(chosen) != 1:
         raise BadInput("--source and --columns are for one benchmark", next_step="name it with --names")
+    check_folder(folder, "--write")
     refused = []
     for name, spec in chosen.items():
         path = folder / (spec.file or f"{name}.jsonl")
@@ -239,12 +241,7 @@ def register(
     elif there and path.read_text(encoding="utf-8") != text:
         raise BadInput(f"{path} exists and is another file", next_step="choose another name, or delete it")
     else:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise BadInput(
-                "the data directory cannot be made", found=str(e), next_step="name another --data-dir"
-            ) from None
+        check_folder(folder, "--data-dir")
         write_atomic(path, text)
     write_registry(folder / REGISTRY_FILE, entries | {name: spec})
     return spec

@@ -109,10 +109,7 @@ def grade(
         raise BadInput("--verdicts are compared with every preset's", found="no --all-presets",
                        next_step="add --all-presets")  # fmt: skip
     began = time.perf_counter()
-    try:
-        reasons = grade_file(input, output, Options(preset=preset), limits, use_answer_line=answer_line, cut=cut)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("nothing was written; the same command starts again") from None
+    reasons = grade_file(input, output, Options(preset=preset), limits, use_answer_line=answer_line, cut=cut)
     others = [f"{n} {reason.replace('_', ' ')}" for reason, n in reasons.items() if "match" not in reason]
     more = f" ({', '.join(others)})" if others else ""
     spent = duration(time.perf_counter() - began)

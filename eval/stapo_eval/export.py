@@ -19,6 +19,7 @@ from stapo_eval.options import benchmark_files, data_dir_of
 from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.errors import BadInput
+from stapo_results.runs import check_folder
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import majority_at_k, pass_at_k, problem_means
 
@@ -37,8 +38,10 @@ def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = ""
         files: benchmarks that were given to the run by path, joined by commas.
 
     Raises:
-        BadInput: the folder holds no finished evaluation, responses are missing, or a benchmark is another copy.
+        BadInput: the folder holds no finished evaluation, responses are missing, a benchmark is another copy, or `out`
+            cannot be written.
     """
+    check_folder(out, "--out")
     paths, run = benchmark_files(files), store.read_json(folder / "run.json", Run)
     if run.kind != "eval" or run.status != "done":
         raise BadInput(

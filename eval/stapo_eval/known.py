@@ -26,6 +26,7 @@ from stapo_results import provenance, store
 from stapo_results.benchmarks import find_data_dir, load
 from stapo_results.errors import BadInput, meant
 from stapo_results.known import KnownFile, KnownScores
+from stapo_results.runs import check_folder
 from stapo_results.statistics import clustered
 from stapo_results.terminal import Display
 
@@ -103,7 +104,10 @@ def fetch(source: Source, url: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _git(folder, "init", "--quiet")
     wanted = (url or f"https://github.com/{source.repository}", source.commit)
-    _git(folder, "fetch", "--quiet", "--depth=1", "--filter=blob:none", *wanted, network=True)
+    try:
+        _git(folder, "cat-file", "-e", source.commit)
+    except BadInput:
+        _git(folder, "fetch", "--quiet", "--depth=1", "--filter=blob:none", *wanted, network=True)
     _git(folder, "-c", f"remote.{wanted[0]}.promisor=true", "checkout", "--quiet", source.commit, "--", source.folder,
          network=True)  # fmt: skip
     return folder
@@ -313,6 +317,7 @@ def _mean(verdicts: Sequence[bool]) -> float | None:
 def recompute(name: str, clone: str, data_dir: str, out: str, presets: Sequence[Preset]) -> KnownScores:
     """The command `stapo-eval known`: recompute a source's scores and write the record; raises as its parts."""
     name, source = find_source(name)
+    check_folder(out, "--out")
     found = known_scores(name, source, Path(clone) if clone else fetch(source), find_data_dir(data_dir), presets)
     store.write_json(Path(out) / f"{name}.json", found)
     return found

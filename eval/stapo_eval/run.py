@@ -13,11 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.engines import Key, key_of, make_engine
+from stapo_eval.engines import Engine, Key, key_of, make_engine
 from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files, data_dir_of
 from stapo_eval.plan import EvaluationPlan, make_plan, may_differ
 from stapo_eval.samples import (
@@ -161,7 +162,8 @@ def _finish(
     try:
         with folder.working(start, f"nothing finished is lost; this resumes it:\n  {_command()}", **fields), display:
             if len(samples) < len(keys):
-                _generate(plan, folder, samples, display)
+                with closing(_engine(plan)) as engine:  # its memory is the judge's afterwards
+                    _generate(engine, plan, folder, samples, display)
             ordered = [samples[k] for k in keys]
             if folder.record.deterministic and list(samples) != keys:
                 # a kill and replicas change the order in which samples come, and must not change the file
@@ -180,13 +182,17 @@ def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _generate(plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sample], display: StageDisplay) -> None:
-    """Add the missing samples to `samples` and to the record; what was special about the engine goes into the run's."""
-    o = plan.options
-    threads = plan.run.config["threads"]
-    engine = make_engine(
+def _engine(plan: EvaluationPlan) -> Engine:
+    o, threads = plan.options, plan.run.config["threads"]
+    return make_engine(
         o.engine, plan.model, threads=threads, dtype=o.dtype, rows=o.batch_rows, options=o.engine_options()
     )
+
+
+def _generate(
+    engine: Engine, plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sample], display: StageDisplay
+) -> None:
+    """Add the missing samples to `samples` and to the record; what was special about the engine goes into the run's."""
     requests = requests_of(plan, engine)
     prompts = {r.key: len(r.prompt) for r in requests if engine.counts_tokens}
     limit = context_limit(plan, prompts, engine.context)
@@ -230,4 +236,3 @@ def _generate(plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sam
         raise
     finally:
         save()
-        engine.close()  # its memory is the judge's now

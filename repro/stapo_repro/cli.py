@@ -103,6 +103,7 @@ def collect(run_folder: tyro.conf.Positional[Path], out: Path) -> int:
     """
     from stapo_repro.collect import collect
 
+    check_folder(out, "--out")
     print(f"{len(collect(run_folder, out))} files written below {out}")
     return 0
 
@@ -121,9 +122,9 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
 
     if top < 0:
         raise BadInput("--top is a number of cases", found=top, expected="0 or more", next_step="--top 30")
-    files, messages = analyse(log.load(run_folder), top)
-    _check_out(out)
     folder = out or run_folder / "tokens"
+    check_folder(folder, "--out")
+    files, messages = analyse(log.load(run_folder), top)
     for name, data in files.items():
         write_atomic(folder / name, data)
     print("\n".join(messages))

@@ -258,7 +258,7 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
         raise BadInput(
             "this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="stapo-repro gpu-check --cpu"
         )
-    if out.exists() and any(out.iterdir()):
+    if out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out} is not empty", next_step=f"--out {out}-2, or remove it: each check is made anew")
     out, done = out.resolve(), dict[str, CheckedStep]()
     m = Machine(out, "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0")

@@ -120,13 +120,14 @@ def figure_files(
     """
     folder, committed = out or _RESULTS / "figures", not (out or records)
     kinds, named = ("pdf",) if pdf else (), parts(of, records)
+    renewed, listing = committed and not only and of is None, ""
     drawn: list[Sketch] = []
-    listing = ""
     if "main" in named:
         experiment = _experiment(records)
         drawn += figures.draw(experiment, only, kinds, committed)
         if not records and (not only or "tokens" in only):
             drawn += _labelled(kinds)
+        if renewed:
             listing = figures.listing(experiment)
     if "testbed" in named:
         drawn += figures.draw(load_testbed(records), only, kinds, committed)
@@ -135,7 +136,7 @@ def figure_files(
                        expected="a figure that the records give", next_step="--out DIR for figures that are not "
                        "committed; stapo-repro figures --paper says what is run")  # fmt: skip
     files = {folder / f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
-    if committed and not only and of is None:
+    if renewed:
         generated.renew(files, paper.checkout() / "README.md", "figure", figures.readme_block(drawn))
         generated.renew(files, folder / "README.md", "paper", listing)
         generated.renew(files, folder / "README.md", "figures", figures.gallery(drawn))

@@ -76,7 +76,7 @@ class Gain:
 
     Attributes:
         points: exact difference of the two printed values.
-        se_sampling, se_unpaired: standard errors from N and row counts (see `statistics.Bounds`).
+        se_sampling, se_unpaired: standard errors from N and row counts (see `statistics.difference_se`).
         mde_sampling, mde_unpaired: minimal detectable differences at 80 % power and a two-sided 5 %.
         reading: where the size of the gain lies beside those two.
     """

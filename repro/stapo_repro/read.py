@@ -194,10 +194,10 @@ def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
     return parts
 
 
-def read_steps(path: Path) -> list[StepMetrics]:
+def read_steps(path: Path, live: bool = False) -> list[StepMetrics]:
     """The steps of a metrics.jsonl, in order. Of a step that was made anew the last attempt counts.
 
-    A duplicate line counts once, and stderr says so.
+    A duplicate line counts once, and stderr says so. live: as in `store.read`.
 
     Raises:
         RecordError: with file and line, for a broken line, for a step with one attempt and two values, and for
@@ -205,7 +205,7 @@ def read_steps(path: Path) -> list[StepMetrics]:
     """
     last: dict[int, tuple[int, StepMetrics]] = {}
     twice: list[int] = []
-    for number, line in enumerate(read(path, StepMetrics), 1):
+    for number, line in enumerate(read(path, StepMetrics, live=live), 1):
         first, before = last.setdefault(line.step, (number, line))
         if number == first:
             continue
@@ -248,7 +248,8 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
             if run.kind != "train":
                 continue
             method, size, seed = _labels(run, run_file)
-            where, steps, cut = path.parent.relative_to(root).as_posix(), read_steps(path), run.cut
+            steps = read_steps(path, live=run.status != "done")
+            where, cut = path.parent.relative_to(root).as_posix(), run.cut
             if cut is not None and (more := {k for s in steps for k in s.values} - set(cut.kept)):
                 raise RecordError(
                     f"{path} contradicts {run_file}",

@@ -177,7 +177,7 @@ def average(parts: Sequence[Score | None]) -> Score | str:
 
 
 def score_all(cells: Sequence[Loaded]) -> dict[ScoreKey, Score]:
-    """Scores by (size, method, benchmark, setting), of final checkpoints only (see `read.final_step`)."""
+    """Scores by (size, method, benchmark, setting), of the cells that are given."""
     groups: dict[ScoreKey, list[Loaded]] = defaultdict(list)
     for c in cells:
         cell = c.record.cell

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stapo_results import provenance, store
+from stapo_results import provenance, runs, store
 from stapo_results.schema import Bench, BenchRow
 
 
@@ -48,11 +48,15 @@ def record(
     Args:
         config: what was measured with; has a `seed`.
         measure: gives the rows, and labels that hold for all of them.
+
+    Raises:
+        BadInput: before it measures, where `out` cannot be written or holds another run.
     """
+    runs.check_replaced(out, "--out", "bench")
     began = time.perf_counter()
     run = provenance.new_run("bench", {"part": part, **config}, seeds={"run": config["seed"]}, deterministic=False)
     rows, labels = measure()
-    done = provenance.close_run(run, out / "run.json", "done", time.perf_counter() - began)
+    done = provenance.close_run(run, out / "run.json", time.perf_counter() - began)
     bench = Bench(run_id=done.run_id, part=part, baseline=baseline, labels=labels, rows=rows)
     store.write_json(out / "bench.json", bench)
     return bench

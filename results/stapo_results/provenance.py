@@ -70,12 +70,16 @@ def code_version() -> tuple[str, str]:
     try:
         commit = _git("rev-parse", "HEAD").decode().strip()
         diff = _git("diff", "HEAD", *code)
-        new = _git("ls-files", "--others", "--exclude-standard", *code).decode().split("\n")
+        new = _git("ls-files", "-z", "--others", "--exclude-standard", *code).split(b"\0")
     except (subprocess.CalledProcessError, FileNotFoundError):
         return f"package {metadata.version('stapo-suite')}", ""
-    for name in sorted(filter(None, new)):
-        diff += name.encode() + (_ROOT / name).read_bytes()
-    return commit, hashlib.sha256(diff).hexdigest()[:16] if diff else ""
+    digest = hashlib.sha256(diff)
+    for name in filter(None, sorted(new)):
+        digest.update(name)
+        if (file := _ROOT / os.fsdecode(name)).is_file():  # of a link to a folder, or another clone, the name alone
+            with open(file, "rb") as f:
+                hashlib.file_digest(f, lambda: digest)  # in pieces: it may be large
+    return commit, digest.hexdigest()[:16] if diff or any(new) else ""
 
 
 def package_versions() -> dict[str, str]:
@@ -206,8 +210,8 @@ def new_run(
     )
 
 
-def close_run(run: Run, path: str | os.PathLike, status: str, wall_seconds: float) -> Run:
+def close_run(run: Run, path: str | os.PathLike, wall_seconds: float) -> Run:
     """The run record in its final state, written to `path`."""
-    done = run.model_copy(update={"status": status, "wall_seconds": round(wall_seconds, 3)})
+    done = run.model_copy(update={"status": "done", "wall_seconds": round(wall_seconds, 3)})
     write_json(path, done)
     return done

@@ -206,17 +206,24 @@ def one_writer(folder: Path, flag: str = "--out") -> Iterator[None]:
 
 def check_file(path: str | os.PathLike, flag: str) -> None:
     """Raises BadInput where no file can be written at `path`; `flag` is the option that named it."""
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         raise BadInput(
             f"{flag} is a folder", found=path, expected="the name of a file", next_step=f"give another {flag}"
         )
     check_folder(Path(path).absolute().parent, flag)
 
 
+def check_replaced(path: str | os.PathLike, flag: str, kind: str) -> None:
+    """`check_folder`; raises BadInput also where a record of another kind is there, which would be lost."""
+    check_folder(path, flag)
+    if (record := Path(path) / RECORD).exists() and (found := store.read_json(record, Run).kind) != kind:
+        raise BadInput(f"{path} holds another run", found=found, expected=kind, next_step=f"give another {flag}")
+
+
 def check_folder(path: str | os.PathLike, flag: str) -> None:
     """Raises BadInput where `path` is no folder and none can be made there, or none of its files can be written."""
     folder = Path(path).absolute()
-    while not folder.exists():
+    while not os.path.exists(folder):  # of a path, it raises where this user may not look
         folder = folder.parent
     try:  # a write, since permissions alone do not tell of read-only file systems
         with tempfile.TemporaryFile(dir=folder):

@@ -8,7 +8,7 @@ SMALL = "smollm2-135m"
 
 
 def is_miniature_size(size: str) -> bool:
-    """ "mini" is that of the world `paper`; "mini-mixed" and "mini-inverted" are those of the others."""
+    """ "mini" is that of the world `paper`; "mini-mixed", "mini-inverted" and so on are those of the others."""
     return size == MINI or size.startswith(f"{MINI}-")
 
 

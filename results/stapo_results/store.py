@@ -181,11 +181,13 @@ def read(path: str | os.PathLike, model: type[M], *, live: bool = False) -> Iter
         live: another process may be writing it: no file has no records, a half-written last line is left out.
 
     Raises:
-        RecordError: with file and line, for a broken line, a foreign schema version or a half-written end.
+        RecordError: with file and line, for no file, a broken line, a foreign schema version or a half-written end.
     """
     path = Path(path)
-    if live and not path.exists():
-        return
+    if not path.exists():
+        if live:
+            return
+        raise RecordError(f"{path}: no such file", next_step="check the path")
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             if not line.endswith(b"\n"):

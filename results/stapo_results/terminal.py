@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from stapo_results.errors import BadInput, RunFailed, StapoError, near_name
 
@@ -53,13 +53,6 @@ class Display:
         self.every = every
         self._shown = time.monotonic()
         self.live = None
-        if self.stream.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
-            self.live = Live(console=console, auto_refresh=False, transient=True)
-            self.live.start()
 
     def show(self, line: Callable[[], str] | str, share: float | None = None) -> None:
         """What is under way; may be called as often as convenient.
@@ -91,7 +84,14 @@ class Display:
 
         self.live.console.print(Text(text, style=style))  # print's own style would be the live block's too
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
+        if self.stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
+            self.live = Live(console=console, auto_refresh=False, transient=True)
+            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -156,12 +156,14 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
         cure = f"python -m pip install -c requirements/cpu.txt -e '.[{extra}]'   in the clone (README.md, Start)"
         return _said("error", BadInput(f"the package {e.name} is not installed in {sys.prefix}", next_step=cure), 2)
     except KeyboardInterrupt as e:
-        default = "nothing finished is lost; to resume, repeat the command"
+        default = "the same command starts again"
         return _said("interrupted", e.args[0] if e.args else default, 130)
-    except BrokenPipeError:
+    except BrokenPipeError as e:
         if not _reader_gone():
             raise
-        return 1
+        if isinstance(hidden := e.__context__, StapoError):  # by the flush above
+            return _said("error", hidden, hidden.exit_code)
+        return 130 if isinstance(hidden, KeyboardInterrupt) else 1
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

@@ -24,7 +24,7 @@ from stapo_results.seeds import derive_seed
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the step. The defaults are a Qwen3 of 23 million parameters and 10 minutes on two cores."""
+    """Of the step. The defaults are a Qwen3 of 24.6 million parameters and 10 minutes on two cores."""
 
     hidden: int = 512
     layers: int = 6

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stapo_results.store import write_json
 from stapo_training.methods import definition_of, methods
-from stapo_training.run.configuration import compose
+from stapo_training.run.configuration import compose, in_full
 
 _PLACE = ("size=mini", "hardware=cpu", "run.base=unused", "run.out=unused")
 
@@ -24,10 +24,9 @@ def check(method: str, overrides: Sequence[str]) -> int:
     # before the composition, which imports veRL for its configuration
     os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
     warnings.filterwarnings("ignore")  # veRL's, of engines that are not installed
-    method = method.lower() if method.lower() in methods() else method
-    chosen = [f"method={method}", *overrides]
+    chosen = [in_full(f"method={method}"), *overrides]
     own = definition_of(compose([*chosen, *_PLACE]))
-    known = methods().get(method)
+    known = methods().get(chosen[0].partition("=")[2])
     definition = own if known is None else known.definition
     if known is None:
         print(f"{method} is not in the registry: it is held against its own overlay's numbers.")

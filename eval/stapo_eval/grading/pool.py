@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 
 from stapo_eval.grading.presets import decide, decide_quickly
 from stapo_eval.grading.rules import Gold, Options
@@ -215,7 +214,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         while self.graders:
             self.graders.pop().end()
 

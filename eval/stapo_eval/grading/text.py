@@ -148,7 +148,6 @@ def _without_end(text: str) -> str:
 _FONTS = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|hbox|operatorname)\s*\{([^{}]*)\}"
 )
-_THOUSANDS = re.compile(r"([+-]?)(\d{1,3}(?:[,\ue000]\d{3})+)((?:\.\d*)?)")
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:\s*[,\ue000]\s*\d{3}|\s\d{3})+(?:\.\d*)?")
 
 

@@ -171,7 +171,6 @@ def _fetched(source: Source) -> str:
         ) from None
     if Prompt(text).sha256 == source.sha256:
         with suppress(OSError):  # a home that cannot be written: it is fetched again
-            cache.parent.mkdir(parents=True, exist_ok=True)
             store.write_atomic(cache, text)
     return text
 

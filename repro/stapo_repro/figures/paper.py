@@ -30,14 +30,8 @@ _README = "testbed_costly"
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),
     *("miniature_tokens_quadrants", "miniature_planted", "smollm2-135m_training_curves", "smollm2-135m_forest"),
-    *(
-        "probe_tokens_density",
-        "probe_tokens_quadrants",
-        "testbed_rates",
-        "testbed_costly",
-        "testbed_long",
-        "testbed_claims",
-    ),
+    *("probe_tokens_density", "probe_tokens_quadrants"),
+    *(f"testbed_{x}" for x in ("rates", "costly", "long", "claims")),
 )
 """The pictures of results/figures: those that carry a finding. Besides, every one of the paper's sizes."""
 

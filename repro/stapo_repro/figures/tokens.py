@@ -203,9 +203,7 @@ def _bars(axes: Axes, part: Mapping[str, int], colour: str, room: int) -> None:
         style.nothing(axes, "no such token")
         return
     axes.barh(range(len(most)), [n for _, n in most], height=0.72, color=colour)
-    axes.set_yticks(range(len(most)), [word for word, _ in most], size=SMALL)
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
+    axes.set_yticks(range(len(most)), [word for word, _ in most], size=SMALL, parse_math=False)
     for i, (_, n) in enumerate(most):
         style.number(axes, n, i, f"{n:,}", 3, size=SMALL - 1)
     axes.set_ylim(room - 0.4, -0.6)
@@ -249,9 +247,7 @@ def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str],
             style.number(axes, p, at, text, 3, parse_math=False, annotation_clip=False)
         before, own, after = (marked(run.vocabulary.several(x)) for x in (r["before"], [r["token"]], r["after"]))
         ticks.append(f"…{before[-36:]}⟦{own}⟧{after[:12]}…\n{category or 'no category'}, H = {r['entropy']:.2f}")
-    axes.set_yticks([-y - 0.27 for y in range(len(chosen))], ticks, size=SMALL)
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
+    axes.set_yticks([-y - 0.27 for y in range(len(chosen))], ticks, size=SMALL, parse_math=False)
     left = min([math.exp(r["logprob"]) for r, _ in chosen] + [1e-3]) / 3
     axes.set(xscale="log", xlabel="probability", xlim=(left, 1))
     style.bare(axes)

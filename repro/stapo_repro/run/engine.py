@@ -151,7 +151,7 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
 class Engine:
     """Runs stages below one output folder, whose lock the caller holds; grace and patience as `execute`."""
 
-    def __init__(self, out: Path, display: Display, grace: float = 30.0, patience: float = 5.0):
+    def __init__(self, out: Path, display: Display, grace: float, patience: float):
         self.out, self.display, self.grace, self.patience = out, display, grace, patience
         self.mark = processes.new_mark(out)
         self.code = "+".join(filter(None, code_version()))
@@ -253,7 +253,7 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
 
 @contextlib.contextmanager
 def interrupt_once() -> Iterator[None]:
-    """Ctrl-C, TERM and HUP all end the run in order; a second one does not disturb the ending."""
+    """Ctrl-C, TERM and HUP (not under nohup) end the run in order; a second one does not disturb the ending."""
 
     def first(*_: object) -> None:
         for n in before:
@@ -261,7 +261,8 @@ def interrupt_once() -> Iterator[None]:
         print("ending: the stage stops first", file=sys.stderr, flush=True)
         raise KeyboardInterrupt
 
-    before = {n: signal.signal(n, first) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    before = {n: signal.signal(n, first) for n in (signal.SIGINT, signal.SIGTERM, *hang_up)}
     try:
         yield
     finally:

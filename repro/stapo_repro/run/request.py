@@ -31,11 +31,8 @@ ON_CPU: dict[str, Experiment] = {MINI: "miniature", SMALL: "small"}
 """The experiment of each size that a CPU trains."""
 HARDWARE: dict[str, Collection[str]] = {"miniature": ("cpu", "cpu-2nodes"), "small": ("cpu",)}
 """hardware= of an experiment, of which the first is the default; of the others a key of `cost.MACHINES`."""
-_OPTIONS: dict[str, Collection[str]] = {
-    "miniature": ("seeds", "steps"),
-    "small": ("seeds", "steps"),
-}
-"""Options of an experiment; the paper's cells have all."""
+_OPTIONS = ("seeds", "steps")
+"""Options of an experiment on a CPU; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
 _LABEL = re.compile(r"[a-z][a-z0-9._-]*")
 
@@ -151,7 +148,7 @@ def run(
                "judge": judge, "keep_checkpoints": keep_checkpoints, "train_env": train_env,
                "eval_env": eval_env}  # fmt: skip
     given = [k for k, v in options.items() if v not in (None, "")]
-    if unknown := [k for k in given if k not in _OPTIONS.get(experiment, given)]:
+    if unknown := [k for k in given if experiment in HARDWARE and k not in _OPTIONS]:
         raise BadInput(f"the {experiment} run has no such option", next_step="leave it out",
                        found=", ".join(f"--{k.replace('_', '-')}" for k in unknown))  # fmt: skip
     allowed = HARDWARE.get(experiment, MACHINES)

@@ -189,12 +189,13 @@ def load(folder: Path) -> LoggedRun:
     record = store.read_json(run_file, Run) if run_file.is_file() else None
     own = record.config.get("run") if record else None
     said = own if isinstance(own, dict) else {}
+    live = record is not None and record.status != "done"
     return LoggedRun(
         name=folder.resolve().name,
         method=str(said.get("method") or log.header.selector),
         size=str(said.get("size") or ""),
         record=record,
-        metrics={m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
+        metrics={m.step: m for m in read_steps(metrics_file, live)} if metrics_file.is_file() else {},
         table=log.tokens,
         rows={name: log.tokens[name].to_numpy() for name in token_log.TOKENS if name not in _NOT_SCALAR},
         counts={name: log.histogram[name].to_numpy() for name in token_log.HISTOGRAM},

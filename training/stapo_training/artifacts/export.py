@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run, StepMetrics
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.run.folder import COMPLETE, TrainingFolder
 
 if TYPE_CHECKING:
     import torch
@@ -32,14 +32,15 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     Raises:
         BadInput: when there is no whole checkpoint.
     """
+    path = path.absolute()
     if path.name.startswith("global_step_"):
-        run, found = path.parent.parent, path if (path / "COMPLETE.json").exists() else None
+        run, found = path.parent.parent, path if (path / COMPLETE).exists() else None
     else:
         run, found = path, TrainingFolder(path).last_checkpoint() if path.is_dir() else None
     if found is None:
         raise BadInput(
             f"no checkpoint in {path}",
-            found="no whole checkpoint (COMPLETE.json)" if path.is_dir() else "no such folder",
+            found=f"no whole checkpoint ({COMPLETE})" if path.is_dir() else "no such folder",
             expected="a run folder of `stapo-train run`, or checkpoints/global_step_N",
             next_step="stapo-train run ... run.out=DIR makes one; the same command resumes an interrupted run",
         )
@@ -146,6 +147,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         _check_exported(out, labels, name_of_type)
         print(f"{out}: this checkpoint is exported already")
         return
+    _check_sizes(step_folder)
     shards = find_shards(step_folder / "actor")
     tokenizer = step_folder / "actor" / "huggingface"
     config = json.loads((tokenizer / "config.json").read_text())
@@ -165,6 +167,19 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     store.write_atomic(partial / "README.md", model_card(run, labels, dtype, metrics.get(step)))
     partial.rename(out)
     print(f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {count} tensors as {dtype} -> {out}")
+
+
+def _check_sizes(step_folder: Path) -> None:
+    """Of what is read; a copy needs no optimizer."""
+    marked = json.loads((step_folder / COMPLETE).read_text())["bytes"]
+    read = {step_folder / n: size for n, size in marked.items() if n.startswith(("actor/model_", "actor/huggingface/"))}
+    if wrong := [f.name for f, size in read.items() if not f.is_file() or f.stat().st_size != size]:
+        raise BadInput(
+            f"{step_folder} is damaged",
+            found=f"another size, or none: {', '.join(wrong[:3])}",
+            expected=f"the sizes in {COMPLETE}",
+            next_step="copy the files again, or use another checkpoint",
+        )
 
 
 def _sha256(folder: Path) -> str:
@@ -213,6 +228,8 @@ def model_card(run: Run, labels: Labels, dtype: str, metrics: StepMetrics | None
     metrics: the line of this step in metrics.jsonl; None when there is none.
     """
     path, actor = run.config["actor_rollout_ref"]["model"]["path"], run.config["actor_rollout_ref"]["actor"]
+    if cached := re.search(r"/models--([^/]+)/snapshots/", path):  # where `weights.pin` found the hub's model
+        path = cached[1].replace("--", "/")
     hub = not path.startswith((".", "/")) and path.count("/") == 1
     base = path if hub else PurePath(path).name  # no folder of the training machine
     numbers = {k: v for k, v in metrics.values.items() if "/" not in k} if metrics else {}

@@ -14,6 +14,9 @@ from stapo_results.schema import Labels, Run
 from stapo_results.terminal import duration
 from stapo_training.data.rows import verl_rows, write_parquet
 
+_DATA = ("data/train.parquet", "data/val.parquet", "benchmarks/registry.yaml")
+_FILES = ("model/model.safetensors", "model/stapo.json", *_DATA)
+
 Parts = Mapping[str, tuple[str, Sequence[Any]]]
 """Benchmark's name -> title and problems, each with `text` (no instruction) and `answer`, a whole number."""
 
@@ -30,7 +33,7 @@ def write_base(
     samples: int,
     **known: Any,
 ) -> bool:
-    """Fill a base folder; an interrupted one is made anew. Returns False where it is finished already.
+    """Fill a base folder; an interrupted one, or one that lost a file, is made anew. Returns False where it is whole.
 
     Args:
         size: of the model's label.
@@ -41,7 +44,7 @@ def write_base(
         known: further fields of each benchmark's registry entry.
     """
     with runs.opened(out, run, resumes=False) as folder:
-        if folder.finished:
+        if folder.finished and all((out / name).exists() for name in _FILES):
             print(f"base model: {out} is finished already")
             return False
         with folder.working("the start", resume="the same command makes it anew"):

@@ -127,11 +127,12 @@ def _file(path: Path, problems: Sequence[tuple[str, str, str]], data_source: str
 def _benchmarks(folder: Path) -> dict[str, benchmarks.Benchmark]:
     """Every registered benchmark; one that is missing would look like one without contamination."""
     specs = benchmarks.registry(folder)
-    missing = [n for n, spec in specs.items() if not (folder / (spec.file or f"{n}.jsonl")).is_file()]
+    files = [spec.file or f"{n}.jsonl" for n, spec in specs.items()]
+    missing = [f for f in files if not (folder / f).is_file()]
     if missing:
         raise BadInput(
             f"{folder} lacks benchmarks",
-            found=f"no {', '.join(f'{n}.jsonl' for n in missing)}",
+            found=f"no {', '.join(missing)}",
             expected=", ".join(specs),
             next_step=f"stapo-eval benchmarks --write {folder} fetches them; docs/evaluation.md says which are right",
         )

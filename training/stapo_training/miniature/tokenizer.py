@@ -1,6 +1,6 @@
 """The miniature's tokenizer: a hand-written list of pieces with a byte fallback, so that any text encodes.
 
-A Unigram model over about 520 pieces: every digit is one token, the words of problem, instruction and solution are
+A Unigram model over 531 pieces: every digit is one token, the words of problem, instruction and solution are
 one token each or less, every printable ASCII character is a piece, and all else falls back to its UTF-8 bytes.
 """
 

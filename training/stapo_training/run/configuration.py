@@ -70,7 +70,8 @@ def in_full(override: str) -> str:
     if key in GROUPS and not is_overlay:
         return f"{key}={meant(key, value, choices(key), f'stapo-train run {key}=...')}"
     is_file = is_overlay or (key == f"{_SELECTOR}name" and own.is_file(value))
-    return f"{key}={Path(value).resolve()}" if (key_of(override) in PLACES or is_file) and value else override
+    is_path = (key_of(override) in PLACES or is_file) and value
+    return f"{key}={Path(value).expanduser().resolve()}" if is_path else override
 
 
 def _own_method(override: str) -> list[str]:
@@ -123,8 +124,10 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _quoted(value: Any) -> str:
     """A value in the grammar of Hydra's overrides."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
     if isinstance(value, str):
-        return "'" + re.sub(r"(\\*)'", r"\1\1\'", value) + "'"  # a backslash is one but before a quote
+        return QuotedString(value, Quote.single).with_quotes()
     if isinstance(value, list):
         return "[" + ",".join(map(_quoted, value)) + "]"
     if value is None or isinstance(value, bool):

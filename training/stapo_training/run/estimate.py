@@ -106,7 +106,7 @@ def _of_gpus(config: Any, s: Shape, card: float, host: float) -> list[Need]:
     # AdamW's step makes one more copy of the weights, when the activations are gone
     update = state + max(kept + max(loss, backward) + gathered, on_card * MASTER * part) + CONTEXT_GIB
     update += ASLEEP_GIB if rollout.free_cache_engine else share
-    processes, moved = RANK_PROCESSES_GIB * per_node, 0 if on_card else MASTER + GRADIENT + MOMENTS
+    processes, moved = RANK_PROCESSES_GIB * per_node, MASTER + GRADIENT + MOMENTS
     if on_card:
         moved = MASTER * bool(fsdp.param_offload) + MOMENTS * bool(fsdp.optimizer_offload)
     if a.actor.use_kl_loss or config.algorithm.use_kl_in_reward:

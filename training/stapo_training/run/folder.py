@@ -22,7 +22,7 @@ from stapo_results.errors import RunFailed, StapoError
 from stapo_results.schema import StepMetrics
 from stapo_training.run.alarms import Alarm
 
-_COMPLETE = "COMPLETE.json"
+COMPLETE = "COMPLETE.json"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -111,17 +111,21 @@ class TrainingFolder:
         folder = self.checkpoints / f"global_step_{step}"
         _check_ranks(folder)
         sizes = {}
-        for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _COMPLETE):
+        for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != COMPLETE):
             with open(file, "rb") as f:
                 os.fsync(f.fileno())
             sizes[str(file.relative_to(folder))] = file.stat().st_size
-        store.write_atomic(folder / _COMPLETE, json.dumps({"step": step, "bytes": sizes}, indent=1) + "\n")
+        store.write_atomic(folder / COMPLETE, json.dumps({"step": step, "bytes": sizes}, indent=1) + "\n")
 
     def whole_checkpoints(self, *, warn: bool = False) -> list[Checkpoint]:
         """The complete checkpoints whose files still have their sizes, oldest first; `warn` names the others."""
         whole = []
-        for marker in self.checkpoints.glob(f"global_step_*/{_COMPLETE}"):
-            folder, mark = marker.parent, json.loads(marker.read_text())
+        for marker in self.checkpoints.glob(f"global_step_*/{COMPLETE}"):
+            folder = marker.parent
+            try:
+                mark = json.loads(marker.read_text())
+            except FileNotFoundError:  # a live run has deleted it since
+                continue
             sizes = {n: (folder / n).stat().st_size if (folder / n).exists() else -1 for n in mark["bytes"]}
             if sizes == mark["bytes"]:
                 whole.append(Checkpoint(mark["step"], sum(sizes.values()), folder))
@@ -140,7 +144,7 @@ class TrainingFolder:
         Called after a new checkpoint is complete; veRL deletes before it saves, and would leave none on a full disk.
         """
         for old in self.whole_checkpoints()[:-count]:
-            (old.path / _COMPLETE).unlink()
+            (old.path / COMPLETE).unlink()
             shutil.rmtree(old.path)
 
     def take_over(self) -> None:
@@ -155,7 +159,7 @@ class TrainingFolder:
         others_may_write: ranks may still be writing; what they put back is deleted when the run is started again.
         """
         for folder in self.checkpoints.glob("global_step_*"):
-            if not (folder / _COMPLETE).exists():
+            if not (folder / COMPLETE).exists():
                 shutil.rmtree(folder, ignore_errors=others_may_write)
         (self.checkpoints / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
 

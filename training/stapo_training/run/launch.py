@@ -113,7 +113,7 @@ def ask_verl(config: Any) -> None:
         raise
     except Exception as e:  # whatever veRL and a reward function raise
         cure = "correct the value it names; stapo-train run ... --config-only shows every key"
-        raise BadInput("veRL refuses the configuration", found=str(e) or type(e).__name__, next_step=cure) from e
+        raise BadInput("veRL refuses the configuration", found=f"{type(e).__name__}: {e}", next_step=cure) from e
 
 
 def _dry_run(config: Any, found: Preflight, command: str) -> int:
@@ -179,7 +179,8 @@ def new_record(config: Any, files: Sequence[Path]) -> Run:
     model = Path(config.actor_rollout_ref.model.path)
     weight_files = sorted(model.glob("*.safetensors"))
     revisions = {"model": " ".join(store.sha256_file(f) for f in weight_files) or str(model)}
-    revisions |= {p.name: store.sha256_file(p) for p in files}
+    for p in files:  # two may have one name
+        revisions[p.name] = " ".join(filter(None, (revisions.get(p.name), store.sha256_file(p))))
     selector = plain["actor_rollout_ref"]["selector"]
     if own.is_own(selector["name"]):  # the run keeps a copy; which function it is, its hash says
         revisions["selector"] = store.sha256_file(own.file_of(selector["name"]))

@@ -30,7 +30,7 @@ from stapo_results.errors import BadInput
 from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_results.schema import Labels
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import SMALL, has_base
+from stapo_results.sizes import MINI, SMALL, has_base
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
 from stapo_training.artifacts.weights import is_hub_id, missing_files
@@ -306,8 +306,10 @@ def how_to_make(config: Any, path: Path | None = None) -> str:
     if not has_base(config.run.size) or of_data:
         return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
     base, small = config.run.base or "DIR", config.run.size == SMALL
-    fetch, size = (f"stapo-train fetch {SMALL}, then ", f" --size {SMALL}") if small else ("", "")
-    return f"{fetch}stapo-train base{size} --out {base}, then run.base={base}"
+    fetch, which = (f"stapo-train fetch {SMALL}, then ", f" --size {SMALL}") if small else ("", "")
+    if config.run.size not in (SMALL, MINI):
+        which = f" --world {config.run.size.removeprefix(f'{MINI}-')}"
+    return f"{fetch}stapo-train base{which} --out {base}, then run.base={base}"
 
 
 def _check_base(config: Any) -> None:
@@ -405,14 +407,14 @@ def check_data(kind: str, path: Path, make: str) -> int:
     if not path.exists():
         refuse(f"data.{kind} is not there", "no file", "a Parquet file")
     try:
-        table = pq.ParquetFile(path)
-        names, rows = set(table.schema_arrow.names), table.metadata.num_rows
-    except pa.ArrowInvalid as e:
-        refuse("no Parquet file", str(e).splitlines()[0], "a Parquet file")
-    if not rows or not names >= _COLUMNS:
-        what = "columns are missing" if rows else "it holds no row"
-        refuse(what, f"{rows} rows of {', '.join(sorted(names))}", f"rows with {', '.join(sorted(_COLUMNS))}")
-    ids = table.read(["extra_info"]).column("extra_info").combine_chunks()
+        with pq.ParquetFile(path) as table:
+            names, rows = set(table.schema_arrow.names), table.metadata.num_rows
+            if not rows or not names >= _COLUMNS:
+                what = "columns are missing" if rows else "it holds no row"
+                refuse(what, f"{rows} rows of {', '.join(sorted(names))}", f"rows with {', '.join(sorted(_COLUMNS))}")
+            ids = table.read(["extra_info"]).column("extra_info").combine_chunks()
+    except (pa.ArrowInvalid, OSError) as e:
+        refuse("no Parquet file that can be read", str(e).splitlines()[0], "a Parquet file")
     known = pa.types.is_struct(ids.type) and ids.type.get_field_index("problem_id") >= 0
     if not known or ids.field("problem_id").null_count:
         found = f"{ids.field('problem_id').null_count} without" if known else f"extra_info: {ids.type}"

@@ -1,1 +1,1 @@
-"""Which tokens train: statistics, selectors, objectives (pure), and how a guessed mask is redone."""
+"""Which tokens train: statistics, selectors and objectives (pure); a user's selector is loaded here."""

@@ -76,7 +76,7 @@ def run(
     """
     torch.set_num_threads(1)
     if out:
-        runs.check_folder(out, "--out")
+        runs.check_replaced(out, "--out", "theory")
     began = time.perf_counter()
     found = tightness.measure(source) if source else {}
     plan: dict[str, Any] = {"seed": seed, "draws": draws, "vocabularies": list(vocabularies)}
@@ -86,6 +86,6 @@ def run(
     print(report(result))
     if out:
         store.write_json(out / "theory.json", result)
-        provenance.close_run(record, out / "run.json", "done", time.perf_counter() - began)
+        provenance.close_run(record, out / "run.json", time.perf_counter() - began)
         print(f"\nwritten {out}/theory.json, run.json")
     return result

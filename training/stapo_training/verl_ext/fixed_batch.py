@@ -18,7 +18,7 @@ from stapo_training.selection.token_stats import token_keys
 SEQUENCES, GROUP = 16, 4
 
 
-def make_model(folder: Path) -> bool:
+def make_model(folder: Path) -> None:
     """The miniature's architecture with random weights."""
     from stapo_training.miniature.pretrain import Recipe, build_model
     from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, build_tokenizer
@@ -31,7 +31,6 @@ def make_model(folder: Path) -> bool:
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     (folder / "data").mkdir()
-    return True
 
 
 def rows_and_statistics(

@@ -1,4 +1,4 @@
-"""veRL's training worker in this very process, without Ray: for tests and benchmarks of single mini-batches.
+"""veRL's training worker in this very process, without Ray, on single mini-batches: for `check`, `bench` and tests.
 
 The caller is one rank; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which, as torchrun sets them.
 """

@@ -23,7 +23,7 @@ def finish(engine: Any, data: Batch, recorder: Recorder, keep_N: torch.Tensor, p
     assert log is not None
     judged = passed if recorder.judged is None else recorder.judged
     chosen = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, pool=pool)
-    rare_N = selectors.rare_in_correct(judged, s.tau_p)
+    rare_N = chosen.candidate_N
     any_rare = pool(rare_N.sum()[None]).sum() > 0
     old_N = data["old_log_probs"].values().float().to(passed.logprob_N.device)
     sampler = data.get("rollout_log_probs")  # veRL leaves it out without rollout.calculate_log_probs

@@ -22,7 +22,7 @@ from verl.utils.seqlen_balancing import log_seqlen_unbalance
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_training.run import alarms, interrupts, status, step_metrics
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.run.folder import COMPLETE, TrainingFolder
 from stapo_training.token_log.writer import discard_after
 from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.balance import balanced_order
@@ -274,7 +274,8 @@ class StapoTrainer(PPOTrainerSync):
         self._save_due = False
         if not due or any(a.kind in alarms.UNSAVED for a in fatal):
             return
-        try:
+        try:  # a damaged one of this step is no whole one while it is written over
+            (self.folder.checkpoints / f"global_step_{step}" / COMPLETE).unlink(missing_ok=True)
             super()._save_checkpoint()
             self.folder.complete_checkpoint(step)
         except (RayActorError, RunFailed):
