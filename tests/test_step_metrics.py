@@ -115,7 +115,8 @@ def test_every_name_of_the_committed_runs_is_explained() -> None:
     }
 
 
-def test_every_short_name_is_explained() -> None:
+def test_every_short_name_is_explained_and_an_unknown_one_is_not() -> None:
     names = [*step_metrics._ALIASES, *step_metrics._TIME_ALIASES, *step_metrics._SHARES, "truncated_share", "seconds"]
     names += list(step_metrics.entropy_distribution(np.ones(1, np.float32)))
     assert set(names) <= set(explained())
+    assert unexplained(['{"values": {"actor/new_name": 1, "reward": 1}}']) == {"actor/new_name"}

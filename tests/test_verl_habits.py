@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,11 +33,25 @@ def test_what_is_a_setting_is_pinned(paper: Any, key: str) -> None:
     assert OmegaConf.select(paper, key) == PINNED[key]
 
 
+def test_3_the_advantage_is_divided_by_the_unbiased_deviation() -> None:
+    import numpy as np
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    group = np.array(["a", "a"], dtype=object)
+    advantage, _ = compute_grpo_outcome_advantage(torch.tensor([[1.0], [-1.0]]), torch.ones(2, 1), group)
+    # mean 0, unbiased deviation sqrt(2): 1 / 1.41421
+    assert advantage.flatten().tolist() == pytest.approx([0.70711, -0.70711], abs=1e-5)
+
+
 @pytest.mark.parametrize("machine", ["1gpu", "64gpu"])
 def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
+    from verl.utils.torch_functional import entropy_from_logits
+
     a = compose(["size=qwen3-8b", f"hardware={machine}"]).actor_rollout_ref
     assert (a.model.use_fused_kernels, a.actor.use_fused_kernels) == (False, False)
     assert a.actor.fsdp_config.entropy_from_logits_with_chunking is True
+    logits = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.bfloat16)
+    assert entropy_from_logits(logits).dtype == torch.bfloat16
 
 
 def test_10_sequences_stay_in_their_mini_batch() -> None:
@@ -79,6 +94,9 @@ def test_18_the_gradient_is_clipped_by_the_optimizers_key() -> None:
 
     actor = compose(["actor_rollout_ref.actor.optim.clip_grad=0.5"]).actor_rollout_ref.actor
     assert omega_conf_to_dataclass(actor.optim).clip_grad == actor.grad_clip == 0.5
+    engine = Path(__import__("verl").__file__).parent / "workers" / "engine" / "fsdp" / "transformer_impl.py"
+    assert "optimizer_config.clip_grad" in engine.read_text()
+    assert "grad_clip" not in engine.read_text().replace("optimizer_config.clip_grad", "")
 
 
 def _clipped_share(log_prob: list[list[float]], advantage: list[list[float]]) -> float:

@@ -122,9 +122,9 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
 
     if top < 0:
         raise BadInput("--top is a number of cases", found=top, expected="0 or more", next_step="--top 30")
-    folder = out or run_folder / "tokens"
+    folder, loaded = out or run_folder / "tokens", log.load(run_folder)
     check_folder(folder, "--out")
-    files, messages = analyse(log.load(run_folder), top)
+    files, messages = analyse(loaded, top)
     for name, data in files.items():
         write_atomic(folder / name, data)
     print("\n".join(messages))

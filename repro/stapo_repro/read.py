@@ -248,7 +248,7 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
             if run.kind != "train":
                 continue
             method, size, seed = _labels(run, run_file)
-            steps = read_steps(path, live=run.status != "done")
+            steps = read_steps(path, live=run.status != "done" and run.cut is None)
             where, cut = path.parent.relative_to(root).as_posix(), run.cut
             if cut is not None and (more := {k for s in steps for k in s.values} - set(cut.kept)):
                 raise RecordError(

@@ -50,7 +50,7 @@ def record(
         measure: gives the rows, and labels that hold for all of them.
 
     Raises:
-        BadInput: before it measures, where `out` cannot be written or holds another run.
+        BadInput: before it measures, where `out` cannot be written or holds a record of another kind.
     """
     runs.check_replaced(out, "--out", "bench")
     began = time.perf_counter()

@@ -144,9 +144,18 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
     """
     try:
         try:
-            return main() or 0
-        finally:
-            sys.stdout.flush()  # at the interpreter's end it would be too late to say anything
+            code = main() or 0
+        except BrokenPipeError:
+            raise
+        except BaseException:  # what ended the command is said, whether or not its output has a reader
+            try:
+                sys.stdout.flush()
+            except BrokenPipeError:
+                if not _reader_gone():
+                    raise
+            raise
+        sys.stdout.flush()  # at the interpreter's end it would be too late to say anything
+        return code
     except StapoError as e:
         return _said("error", e, e.exit_code)
     except ModuleNotFoundError as e:
@@ -158,12 +167,10 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
     except KeyboardInterrupt as e:
         default = "the same command starts again"
         return _said("interrupted", e.args[0] if e.args else default, 130)
-    except BrokenPipeError as e:
+    except BrokenPipeError:
         if not _reader_gone():
             raise
-        if isinstance(hidden := e.__context__, StapoError):  # by the flush above
-            return _said("error", hidden, hidden.exit_code)
-        return 130 if isinstance(hidden, KeyboardInterrupt) else 1
+        return 1
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

@@ -46,7 +46,7 @@ def base(
     The repository carries the miniature's weights; those of smollm2-135m come from `stapo-train fetch`.
 
     Args:
-        out: Folder to make; a finished build of the same seed is left as it is.
+        out: Folder to make; a whole build of the same seed is left as it is.
         size: The model.
         seed: Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone.
         model: smollm2-135m: folder of the fetched model, where it is not the cache's.

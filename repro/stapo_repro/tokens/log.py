@@ -189,7 +189,7 @@ def load(folder: Path) -> LoggedRun:
     record = store.read_json(run_file, Run) if run_file.is_file() else None
     own = record.config.get("run") if record else None
     said = own if isinstance(own, dict) else {}
-    live = record is not None and record.status != "done"
+    live = record is not None and record.status != "done" and record.cut is None
     return LoggedRun(
         name=folder.resolve().name,
         method=str(said.get("method") or log.header.selector),

@@ -228,13 +228,14 @@ def model_card(run: Run, labels: Labels, dtype: str, metrics: StepMetrics | None
     metrics: the line of this step in metrics.jsonl; None when there is none.
     """
     path, actor = run.config["actor_rollout_ref"]["model"]["path"], run.config["actor_rollout_ref"]["actor"]
-    if cached := re.search(r"/models--([^/]+)/snapshots/", path):  # where `weights.pin` found the hub's model
-        path = cached[1].replace("--", "/")
+    commit = ""
+    if cached := re.search(r"/models--([^/]+)/snapshots/([^/]+)", path):  # where `weights.pin` found the hub's model
+        path, commit = cached[1].replace("--", "/"), f" at {cached[2]}"
     hub = not path.startswith((".", "/")) and path.count("/") == 1
     base = path if hub else PurePath(path).name  # no folder of the training machine
     numbers = {k: v for k, v in metrics.values.items() if "/" not in k} if metrics else {}
     rows = {
-        "base model": base if hub else f"{base} (a local folder)",
+        "base model": base + commit if hub else f"{base} (a local folder)",
         "selector": ", ".join(f"{k} {v}" for k, v in run.config["actor_rollout_ref"]["selector"].items()),
         "objective": f"clip {actor['clip_ratio_low']} / {actor['clip_ratio_high']}, {actor['loss_agg_mode']}, "
         f"KL {actor['kl_loss_coef'] if actor['use_kl_loss'] else 'none'}, learning rate {actor['optim']['lr']}",

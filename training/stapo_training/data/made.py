@@ -14,8 +14,8 @@ from stapo_results.schema import Labels, Run
 from stapo_results.terminal import duration
 from stapo_training.data.rows import verl_rows, write_parquet
 
+_MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "stapo.json")
 _DATA = ("data/train.parquet", "data/val.parquet", "benchmarks/registry.yaml")
-_FILES = ("model/model.safetensors", "model/stapo.json", *_DATA)
 
 Parts = Mapping[str, tuple[str, Sequence[Any]]]
 """Benchmark's name -> title and problems, each with `text` (no instruction) and `answer`, a whole number."""
@@ -44,7 +44,8 @@ def write_base(
         known: further fields of each benchmark's registry entry.
     """
     with runs.opened(out, run, resumes=False) as folder:
-        if folder.finished and all((out / name).exists() for name in _FILES):
+        files = [*(f"model/{x}" for x in _MODEL), *_DATA, *(f"benchmarks/{x}.jsonl" for x in parts)]
+        if folder.finished and all((out / name).exists() for name in files):
             print(f"base model: {out} is finished already")
             return False
         with folder.working("the start", resume="the same command makes it anew"):

@@ -121,7 +121,8 @@ def build_base(
 
     The weights are those that the repository carries (`carried`). With `rebuild`, or with a plan or recipe of one's
     own, they are trained: the same seed, recipe and number of threads then give the same bytes on the same kind of
-    processor. A finished folder is left as it is; an interrupted build is made anew.
+    processor. A finished folder is left as it is where it is whole; an interrupted build is made
+    anew.
 
     Args:
         out: new or empty folder, or one of an earlier build.

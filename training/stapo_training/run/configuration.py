@@ -7,6 +7,7 @@ never share a label. `run.method=NAME` chooses another.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def in_full(override: str) -> str:
         return f"{key}={meant(key, value, choices(key), f'stapo-train run {key}=...')}"
     is_file = is_overlay or (key == f"{_SELECTOR}name" and own.is_file(value))
     is_path = (key_of(override) in PLACES or is_file) and value
-    return f"{key}={Path(value).expanduser().resolve()}" if is_path else override
+    return f"{key}={Path(os.path.expanduser(value)).resolve()}" if is_path else override
 
 
 def _own_method(override: str) -> list[str]:

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,14 +123,12 @@ class TrainingFolder:
         whole = []
         for marker in self.checkpoints.glob(f"global_step_*/{COMPLETE}"):
             folder = marker.parent
-            try:
+            with suppress(FileNotFoundError):
                 mark = json.loads(marker.read_text())
-            except FileNotFoundError:  # a live run has deleted it since
-                continue
-            sizes = {n: (folder / n).stat().st_size if (folder / n).exists() else -1 for n in mark["bytes"]}
-            if sizes == mark["bytes"]:
-                whole.append(Checkpoint(mark["step"], sum(sizes.values()), folder))
-            elif warn:
+                if all((folder / n).stat().st_size == size for n, size in mark["bytes"].items()):
+                    whole.append(Checkpoint(mark["step"], sum(mark["bytes"].values()), folder))
+                    continue
+            if warn and marker.exists():  # a live run deletes its mark first
                 print(f"{folder} is damaged (a file changed its size or is gone): it is not used")
         return sorted(whole)
 

@@ -113,7 +113,8 @@ def ask_verl(config: Any) -> None:
         raise
     except Exception as e:  # whatever veRL and a reward function raise
         cure = "correct the value it names; stapo-train run ... --config-only shows every key"
-        raise BadInput("veRL refuses the configuration", found=f"{type(e).__name__}: {e}", next_step=cure) from e
+        said = ": ".join(filter(None, (type(e).__name__, str(e))))
+        raise BadInput("veRL refuses the configuration", found=said, next_step=cure) from e
 
 
 def _dry_run(config: Any, found: Preflight, command: str) -> int:
@@ -179,7 +180,7 @@ def new_record(config: Any, files: Sequence[Path]) -> Run:
     model = Path(config.actor_rollout_ref.model.path)
     weight_files = sorted(model.glob("*.safetensors"))
     revisions = {"model": " ".join(store.sha256_file(f) for f in weight_files) or str(model)}
-    for p in files:  # two may have one name
+    for p in dict.fromkeys(files):  # two may have one name
         revisions[p.name] = " ".join(filter(None, (revisions.get(p.name), store.sha256_file(p))))
     selector = plain["actor_rollout_ref"]["selector"]
     if own.is_own(selector["name"]):  # the run keeps a copy; which function it is, its hash says

@@ -55,7 +55,7 @@ class SmallPlan:
 
 
 def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: SmallPlan | None = None) -> None:
-    """Write the small model's base, training data and benchmarks into `out`; a finished folder is left as it is.
+    """Write the small model's base, training data and benchmarks into `out`; a whole one is left as it is.
 
     Args:
         seed: decides the problems.

@@ -73,6 +73,9 @@ def run(
 
     One thread, so that sums are taken in one order and the same command gives the same bytes. An earlier record in
     `out` is replaced.
+
+    Raises:
+        BadInput: `out` cannot be written or holds a record of another kind.
     """
     torch.set_num_threads(1)
     if out:
