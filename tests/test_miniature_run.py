@@ -96,7 +96,7 @@ def test_ctrl_c_in_training_leaves_no_process_and_says_how_to_go_on(tmp_path: Pa
     assert len(family(str(out))) > 5  # Ray and its workers are there
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
-    assert "same command" in log.read_text()
+    assert "repeat the command" in log.read_text()
     assert family(str(out)) == []
 
 
