@@ -247,14 +247,6 @@ CHECK = (
 )
 
 
-@contextmanager
-def _said_anew(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"each check is made anew: --out {out}-2, or remove it") from None
-
-
 def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     """Run the steps one after the other, whatever comes of them; returns 0 when every one passed, else 1.
 
@@ -271,7 +263,8 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     out, done = out.resolve(), dict[str, CheckedStep]()
     m = Machine(out, "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0")
     code, dirty = provenance.code_version()
-    with runs.one_writer(out, "--out"), _said_anew(out), interrupt_once(), processes.watched(m.mark):
+    anew = f"each check is made anew: --out {out}-2, or remove it"
+    with runs.one_writer(out, "--out"), interrupt_once(anew), processes.watched(m.mark):
         for s in steps:
             if s.needs and done[s.needs].outcome != "passed":
                 found = CheckedStep(name=s.name, outcome="left_out", seconds=0.0, error=f"needs {s.needs}")

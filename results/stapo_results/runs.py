@@ -220,11 +220,16 @@ def check_replaced(path: str | os.PathLike, flag: str, kind: str) -> None:
         raise BadInput(f"{path} holds another run", found=found, expected=kind, next_step=f"give another {flag}")
 
 
+def nearest(path: str | os.PathLike) -> Path:
+    """The absolute path itself, or what exists nearest above it."""
+    whole = Path(path).absolute()
+    # Path.exists raises where this user may not look
+    return next(p for p in (whole, *whole.parents) if os.path.exists(p))
+
+
 def check_folder(path: str | os.PathLike, flag: str) -> None:
     """Raises BadInput where `path` is no folder and none can be made there, or none of its files can be written."""
-    folder = Path(path).absolute()
-    while not os.path.exists(folder):  # of a path, it raises where this user may not look
-        folder = folder.parent
+    folder = nearest(path)
     try:  # a write, since permissions alone do not tell of read-only file systems
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -108,7 +108,7 @@ def check_system() -> str:
 
 def check_disk(out: Path, need: float, cure: str = "") -> str:
     """Raises BadInput where `need` GiB are not free. `cure`: what to try first, with its "or"."""
-    parent = next(p for p in (out.absolute(), *out.absolute().parents) if os.path.exists(p))
+    parent = runs.nearest(out)
     free = shutil.disk_usage(parent).free / GIB
     if free < need:
         raise BadInput(f"too little disk is free at {parent}", found=f"{free:,.1f} GiB", expected=f"{need:,.1f} GiB",

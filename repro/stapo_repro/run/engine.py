@@ -252,14 +252,17 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
 
 
 @contextlib.contextmanager
-def interrupt_once() -> Iterator[None]:
-    """Ctrl-C, TERM and HUP (not under nohup) end the run in order; a second one does not disturb the ending."""
+def interrupt_once(*said: str) -> Iterator[None]:
+    """Ctrl-C, TERM and HUP (not under nohup) end the run in order; a second one does not disturb the ending.
+
+    said: what the command says of it, where it is not the usual.
+    """
 
     def first(*_: object) -> None:
         for n in before:
             signal.signal(n, signal.SIG_IGN)
         print("ending: the stage stops first", file=sys.stderr, flush=True)
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(*said)
 
     hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
     before = {n: signal.signal(n, first) for n in (signal.SIGINT, signal.SIGTERM, *hang_up)}

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import constants, try_to_load_from_cache
 
-from stapo_results import store
+from stapo_results import runs, store
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.provenance import nvidia_smi, usable_cores
@@ -600,7 +600,7 @@ def check_disk(config: Any, each: float) -> str:
     out, every, keep = Path(config.run.out), int(config.trainer.save_freq), config.trainer.max_actor_ckpt_to_keep
     log = config.actor_rollout_ref.token_log
     logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
-    free = psutil.disk_usage(str(next(p for p in (out, *out.parents) if os.path.exists(p)))).free / GIB
+    free = psutil.disk_usage(str(runs.nearest(out))).free / GIB
     if free < (need := 2 * each + logs):
         raise BadInput(
             f"too little disk is free for {out}",
