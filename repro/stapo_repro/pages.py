@@ -32,10 +32,10 @@ ExperimentName = Literal["main", "testbed"]
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
 _KNOWN = """Public responses with published scores, graded again by `stapo-eval known`
-([how](../../docs/evaluation.md#known-scores)). Scores are means over models, in percent, on the problems that are ours
-too: by the source's verdicts, then by our presets against our own gold answers. "To the digit": how many published
-scores the source's rule, restated here, gives. "Ours alone", "source alone": responses that one side alone calls
-right."""
+([how](../../docs/evaluation.md#known-scores)). "To the digit": how many published
+scores the source's rule, restated here, gives. "Joined": how many problems of a file have the very text of one of ours.
+The further scores are of these alone: means over models, in percent, by the source's verdicts, then by our presets
+against our own gold answers. "Ours alone", "source alone": responses that one side alone calls right."""
 
 
 def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:

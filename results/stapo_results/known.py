@@ -74,16 +74,18 @@ def _span(values: list[float]) -> str:
 def scores(found: KnownScores) -> list[list[str]]:
     """A row of text a benchmark, after a head: how many scores, how many of them the source's rule gives to the digit.
 
-    Then mean scores in percent, by the source's verdicts and by our presets; the least and the largest difference of
-    one score; the responses that one side alone calls right.
+    Then how many problems of a file are ours, and of these alone the mean scores in percent, by the source's verdicts
+    and by our presets; the least and the largest difference of a score; the responses that one side alone calls right.
     """
     presets = list(found.files[0].scores)
-    rows = [["benchmark", "scores", "to the digit", "source", *presets, "ours - source", "ours alone", "source alone"]]
+    head = ["benchmark", "scores", "to the digit", "joined", "source", *presets]
+    rows = [[*head, "ours - source", "ours alone", "source alone"]]
     for benchmark in sorted({f.benchmark for f in found.files}):
         of = [f for f in found.files if f.benchmark == benchmark]
         gaps = [f.scores["ours"] - f.theirs for f in of if f.theirs is not None and f.scores["ours"] is not None]
         rows.append([
-            benchmark, f"{len(of)}", f"{sum(f.to_the_digit for f in of)}", _mean(of, "theirs"),
+            benchmark, f"{len(of)}", f"{sum(f.to_the_digit for f in of)}",
+            ", ".join(sorted({f"{f.joined} of {f.problems}" for f in of})), _mean(of, "theirs"),
             *(_mean(of, preset) for preset in presets), _span(gaps),
             f"{sum(sum(f.accepted.values()) for f in of)}", f"{sum(sum(f.refused.values()) for f in of)}",
         ])  # fmt: skip
@@ -104,9 +106,11 @@ def notes(found: KnownScores) -> list[str]:
     """What the tables do not show, as sentences."""
     n = sum(f.problems * f.repeats for f in found.files)
     undecided, contradicted = (sum(getattr(f, name) for f in found.files) for name in ("undecided", "contradicted"))
+    same = [f.published for f in found.files if f.to_the_digit]
+    not_zero = f", of which {len(same) - same.count(0.0)} are not 0" if 0.0 in same else ""
     lines = [
         f"{len(found.files)} published scores of {found.repository} at {found.commit[:8]}, {n:,} responses; "
-        f"{sum(f.to_the_digit for f in found.files)} come out to the digit by its rule."
+        f"{len(same)} come out to the digit by its rule{not_zero}."
     ]
     if found.lacking:
         lines.append(f"{found.lacking} files were not in the clone that was read.")
