@@ -173,6 +173,9 @@ def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path: Path) ->
     _ask([_question("3"), _question("4", 300 * "word ")], engine := Scripted(context=400), shown)
     assert [j.shortened for j in store.read(shown, Judgement)] == [False, True]
     assert len(engine.asked[1]) == 350
+    # a judge with more positions is asked
+    assert _ask([_question("3")], longer := Scripted(), path) == ["incorrect"]
+    assert len(longer.asked) == 1
 
 
 def test_justrls_question_is_left_to_a_server_that_alone_can_count_it(tmp_path: Path) -> None:
@@ -220,13 +223,38 @@ def test_replies_in_no_known_form_stop_the_scoring_above_two_percent(
     """Each second one has a stray letter. What was not answered counts neither way; JustRL's mode has no such rule."""
     said = [_said(f"k{i}", letter="A" if i % 2 else "", form="stray" if i % 2 else "") for i in range(unclear)]
     said += [_said(f"k{i}", letter="B") for i in range(unclear, replies)]
-    said += [_said(f"l{i}", status) for i, status in enumerate(["too_long", "error"] * 500)]
+    said += [_said("l", "too_long")] if replies > 1 else []
     if stops:
         with pytest.raises(RunFailed, match=f"{unclear} of {replies} "):
             check_replies(said, questions)
     else:
         check_replies(said, questions)
     check_replies([j.model_copy(update={"judge_mode": "justrl-exact"}) for j in said])
+
+
+@pytest.mark.parametrize(
+    ("silent", "answered", "questions", "stops"),
+    [
+        (1, 0, 0, True),
+        (1, 1, 0, False),
+        (6, 1, 0, True),
+        (2, 98, 0, False),
+        (3, 97, 0, True),
+        (20, 0, 1000, False),
+        (21, 0, 1000, True),
+    ],
+)
+@pytest.mark.parametrize("mode", ["compass", "justrl-exact"])
+def test_a_judge_that_is_silent_on_more_than_two_percent_or_on_everything_scores_nothing(
+    silent: int, answered: int, questions: int, stops: bool, mode: str
+) -> None:
+    said = [_said(f"k{i}", "error" if i % 2 else "too_long", error="why", judge_mode=mode) for i in range(silent)]
+    said += [_said(f"l{i}", letter="B", judge_mode=mode) for i in range(answered)]
+    if stops:
+        with pytest.raises(RunFailed, match=rf"{silent} of {questions or silent + answered} .*why"):
+            check_replies(said, questions)
+    else:
+        check_replies(said, questions)
 
 
 def test_equal_answers_to_a_problem_are_asked_once(tmp_path: Path) -> None:

@@ -268,6 +268,28 @@ def test_a_judge_at_an_endpoint_says_what_it_says_here_and_is_asked_again_with_i
     assert {v.judge for v in store.read(folder / "verdicts.jsonl", Verdict)} <= {"correct", "incorrect", "invalid"}
 
 
+def test_a_judge_that_nothing_fits_scores_nothing_and_with_more_positions_is_asked(
+    world: Path, unjudged: Path, tmp_path: Path, capsys
+) -> None:
+    folder, prompt = _copy(unjudged, tmp_path / "run"), tmp_path / "long.txt"
+    prompt.write_text(". " * 230 + judge_model.PROMPT)
+    with Server(world / "judge", name="verifier", key=KEY) as server:
+        flags = ["--judge", "verifier", "--judge-url", server.url, "--judge-prompt", str(prompt)]
+        command = ["judge", "--run", str(folder), *flags, "--judge-prompt-unpublished", "--key-variable", "MY_KEY"]
+        whole, server.engine.context = server.engine.context, 512
+        with pytest.MonkeyPatch.context() as m:
+            m.setenv("MY_KEY", KEY)
+            assert main(command) == 1
+            assert "512 positions" in capsys.readouterr().err
+            assert ({j.status for j in _judgements(folder)}, _record(folder).status) == ({"too_long"}, "failed")
+            assert {c.scored_by for c in _cells(folder)} == {"rule"}
+            server.engine.context = whole
+            assert main(command) == 0
+    questions = {j.key for j in _judgements(folder)}
+    assert {j.key for j in _judgements(folder) if j.status == "answered"} == questions
+    assert {c.scored_by for c in _cells(folder)} == {"rule+judge"}
+
+
 def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(f'{{"id": "m-{i}", "problem": "{i}?", "answer": "{i}"}}\n' for i in range(4)))

@@ -84,8 +84,8 @@ def _judge(
     judge = asking.Judge(plan.judge.name, plan.judge.revision, plan.prompt, plan.options.judge_mode)
     questions = _questions(plan, samples, graded)
     keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge)
-    known = asking.recorded(path, judge)
-    said = [known[key] for key in first if key in known]
+    known = {key: j for key, j in asking.recorded(path, judge).items() if key in first}
+    said = [j for j in known.values() if j.status == "answered"]
     display.start("judge", len(said), len(first))
     check = asking.check_replies if plan.judge_counts else lambda judged, questions=0: None
     if len(said) < len(first):
@@ -96,13 +96,13 @@ def _judge(
         with closing(make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options)) as engine:
             for judgements in asking.ask(first, judge, engine, known):
                 store.append(path, judgements)
+                known |= {j.key: j for j in judgements}
                 said += judgements
                 display.update(len(said), len(first))
                 if len(said) - checked >= asking.MOST_UNCLEAR * len(first):
                     check(said, len(first))
                     checked = len(said)
-        known |= {j.key: j for j in said}
-    check(said)
+    check(list(known.values()))
     return {i: known[key] for (i, _), key in zip(questions, keys, strict=True)}
 
 

@@ -16,7 +16,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Judgement, JudgeMode, JudgeVerdict, Sample
 
-MOST_UNCLEAR = 0.02  # of the replies; a single one stops nothing
+MOST_UNCLEAR = 0.02  # of the replies without a clear letter, of the questions without a reply; one stops nothing
 _AT_ONCE = 1024  # questions: their prompts are some thousand token ids each
 
 
@@ -60,12 +60,13 @@ def recorded(path: Path, judge: Judge) -> dict[str, Judgement]:
 def ask(
     first: Mapping[str, tuple[Sample, Question]], judge: Judge, engine: Engine, known: Mapping[str, Judgement]
 ) -> Iterator[list[Judgement]]:
-    """Put what `known` lacks by greedy decoding; what came of it, piece by piece.
+    """Put what has no answer in `known` by greedy decoding; what came of it, piece by piece.
 
-    A part's questions are all handed to the engine, those that need no reply marked as done: its batches, and with
-    them its arithmetic, are then those of a run that was never interrupted.
+    What was too long is put where it fits now. A part's questions are all handed to the engine, those that need no
+    reply marked as done: its batches, and with them its arithmetic, are then those of a run that was never interrupted.
     """
     greedy, shortened = Decoding(0.0, 1.0, judge.prompt.reply_tokens), set[str]()
+    done = {key for key, j in known.items() if j.status == "answered"}
     # bytes say too little of whether a whole response fits: the server knows
     measured = judge.mode != "justrl-exact" or engine.counts_tokens
     context = engine.context if measured else sys.maxsize
@@ -101,7 +102,7 @@ def ask(
 
     for i in range(0, len(first), _AT_ONCE):
         part = list(first)[i : i + _AT_ONCE]
-        if all(key in known for key in part):
+        if done.issuperset(part):
             continue
         requests, too_long = [], []
         for key in part:
@@ -113,7 +114,7 @@ def ask(
                 too_long.append(judgement(key, None))
         if too_long:
             yield too_long
-        for piece in engine.stream(requests, {r.key: 0 for r in requests if r.problem_id in known}):
+        for piece in engine.stream(requests, {r.key: 0 for r in requests if r.problem_id in done}):
             yield [judgement(f.request.problem_id, f) for f in piece]
 
 
@@ -151,15 +152,26 @@ def _why(j: Judgement) -> str:
 
 
 def check_replies(judged: Iterable[Judgement], questions: int = 0) -> None:
-    """Raises RunFailed where more than one reply and more than 2 % of them are in no known form.
+    """Raises RunFailed where more than 2 % of the questions, and more than one or all, have no reply.
 
-    JustRL's mode has no such rule: there every reply but the letter A is a no.
+    Or where more than one reply and more than 2 % of them are in no known form; JustRL's mode has no such rule: there
+    every reply but the letter A is a no.
 
     Args:
         judged: what was said of each question, once.
         questions: how many there are in all, while they are being asked: too many even if all others are clear.
     """
-    replies = [j for j in judged if j.status == "answered" and j.judge_mode != "justrl-exact"]
+    said = list(judged)
+    asked, silent = questions or len(said), [j for j in said if j.status != "answered"]
+    if len(silent) > max(1, MOST_UNCLEAR * asked) or len(silent) == asked > 0:
+        raise RunFailed(
+            "the judge does not answer: nothing is scored",
+            found=f"{len(silent)} of {asked} questions without a reply: {silent[0].error}",
+            expected=f"at most {MOST_UNCLEAR:.0%}",
+            next_step="serve the judge with more positions, or look at its log; then the same command asks again. "
+            "Or stapo-eval judge --run DIR --judge none for the rule's scores",
+        )
+    replies = [j for j in said if j.status == "answered" and j.judge_mode != "justrl-exact"]
     unclear = [j for j in replies if _why(j)]
     if len(unclear) > max(1, MOST_UNCLEAR * (questions or len(replies))):
         raise RunFailed(
@@ -191,7 +203,10 @@ def judge_notes(judged: Iterable[Judgement]) -> list[str]:
 
 
 _UNANSWERED = {
-    "too_long": ("do not fit the judge's context", "the rule's verdict counts"),
+    "too_long": (
+        "do not fit the judge's context",
+        "the rule's verdict counts; stapo-eval judge asks again if it has more positions",
+    ),
     "error": (
         "have no reply because the judge's engine failed",
         "the rule's verdict counts; stapo-eval judge asks again",
