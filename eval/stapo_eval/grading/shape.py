@@ -23,6 +23,7 @@ _ROW, _CELL = re.compile(r"\\\\"), re.compile("&")
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|lt|gt)(?![A-Za-z])|[<>]=?|!=|=")
 _SIGNS = {r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "=", r"\equiv": "=", r"\lt": "<", r"\gt": ">"}
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_ABOUT = re.compile(r"\\approx(?![A-Za-z])")
 _MOST_ITEMS = 64
 
 
@@ -171,8 +172,8 @@ def _same(gold: str, answer: str, terms: Terms, merge_gold: bool = True, merge_a
 
 def _exact_part(text: str) -> str:
     r"""The text without what is only about equal, 6.28 of 2\pi \approx 6.28, and without a sign before it, = 7."""
-    exact, sign, _ = text.partition(r"\approx ")
-    if sign and exact.strip() and ("=" in exact or not _is_name(exact)):
+    exact, *about = _ABOUT.split(text, maxsplit=1)
+    if about and exact.strip() and ("=" in exact or not _is_name(exact)):
         return exact
     return re.sub(r"^\s*(?:=|\\approx(?![A-Za-z]))\s*", "", text)
 
@@ -261,7 +262,7 @@ def _cut(text: str) -> tuple[list[str], list[str]]:
     return [x.strip() for x in sides], [_SIGNS.get(s, s) for s in signs]
 
 
-_VARIABLE = re.compile(rf"(?:{library.LETTER}(?:_(?:\{{?\w+\}}?))?'*)?")
+_VARIABLE = re.compile(rf"(?:(?:{library.LETTER}(?:_(?:\{{?\w+\}}?))?|\\angle[A-Z]{{1,3}}|[A-Z]{{2,3}})'*(?:\(\w\))?)?")
 
 
 def _range(text: str) -> tuple[str, str] | None:
@@ -292,7 +293,7 @@ def _union_of_ranges(listed: Items) -> str:
 # what does not count in a name: words, indices, the number that it is a function of, the sign of an inverse
 _INDEX = re.compile(r'"[^"]*"|_\s*(?:\{[^{}]*\}|\w)|\(\d+\)|(?<=[A-Za-z])\d|\^\{?-1\}?(?=\()')
 _NAMING = re.compile(
-    rf"(?:{library.LETTER}|\\(?:dot|ddot|hat|bar|vec|overline|angle|triangle)(?![A-Za-z])|[-+*()\[\],{{}}'\s|.])*"
+    rf"(?:{library.LETTER}|\\(?:dot|ddot|hat|bar|vec|overline|angle|triangle|frac)(?![A-Za-z])|[-+*/:()\[\],{{}}'\s|.])*"
 )
 _SIGNED = re.compile(r"-|\|(?:[a-z]|\\[a-z]+)\|$")  # -x, |x|: not x itself
 _MARK = re.compile(r"(?<=[pqxyPQXY])\s*\^\s*\{?\s*[sdSD]\s*\}?")  # of supply and demand

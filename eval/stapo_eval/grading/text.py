@@ -93,6 +93,9 @@ _LATEX = [(re.compile(pattern), to) for pattern, to in _REWRITES]  # in this ord
 _QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
 _MARKDOWN = re.compile(r"(\*\*|`)([^*`]+)\1")
 _MONEY = re.compile(r"\$(?=\s*[\d.])")
+# a backslash that was escaped twice; beside a \begin of one backslash two are a line break
+_DOUBLED = re.compile(r"(?<!\\)\\\\(?=[A-Za-z]{2}|[{}()\[\]%,;:!]|\\\\)(\\\\)?")
+_ENVIRONMENT = re.compile(r"(?<!\\)\\begin(?![A-Za-z])")
 
 
 def unify(text: str) -> str:
@@ -124,7 +127,10 @@ def clean(text: str) -> str:
 
     `\deg` is degrees, `\usd` for dollars, U+E000 for a comma that can only set thousands apart.
     """
-    text = strip_boxes(unify(text).strip())
+    text = unify(text).strip()
+    if not _ENVIRONMENT.search(text):
+        text = _DOUBLED.sub(lambda m: m[1] or "\\", text)
+    text = strip_boxes(text)
     if m := _MARKDOWN.fullmatch(text):
         text = m[2]
     text = _row_of_equations(_dollars(text))
@@ -248,6 +254,7 @@ _BEFORE_WORDS = [
         (r"\^\s*(?:\{\s*)?\\prime\s*\}?", "'"),
         (r"\{?([^{}]{1,80})\\choose(?![A-Za-z])([^{}]{1,80})\}?", r"\\binom{\1}{\2}"),
         (r"(?<=[])])\s*U\s*(?=[(\[])", r"\\cup "),
+        (r"(?<=[\d)}\]])\s*(and|or)(?=[A-Za-z](?:\([A-Za-z]\))?\s*=)", r" \1 "),  # x = 2orx = 3
         (r"\\(?:wedge|land)(?![A-Za-z])", AND),
         (r"\\(?:vee|lor)(?![A-Za-z])", OR),
         (r"\\langle(?![A-Za-z])", "("),

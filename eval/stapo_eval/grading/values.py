@@ -43,7 +43,7 @@ def measured(text: str) -> Value:
         first, _, rest = tail.partition(" ")
         if first.lower() in SCALES:
             text, tail = rf"{text}\cdot {SCALES[first.lower()]}", rest
-        elif first.lower() in ("percent", "pct"):
+        elif first.lower() in ("percent", "percentage", "pct"):
             text, tail = text + "%", rest
     unit = parse_unit(tail) if tail else None
     if tail and (not unit or re.match(r"(?:st|nd|rd|th)\b", tail)):  # the 12th grade is not 12
