@@ -36,6 +36,9 @@ def begun(series: list[dict], limits: AlarmConfig = LIMITS, **facts) -> list[tup
         # exactly ten times the reference of 1e-4 is not over; one that lasts is one alarm, one that returns is two
         ("silenced_share", (0.001, 0.0011, 0.8, 0.0, 0.0011), [(2, "silenced_share"), (5, "silenced_share")]),
         ("failed_rollouts", (0.0, 3.0, 1.0, 0.0, 1.0), [(2, "failed_rollouts"), (5, "failed_rollouts")]),
+        ("failed_validation", (0.0, 72.0, 0.0), [(2, "failed_validation")]),
+        # the first step alone; after a signal two in a row
+        ("zero_variance_share", (1.0, 0.9, 1.0, 0.99, 1.0, 1.0), [(1, "no_signal"), (6, "no_signal")]),
     ],
 )
 def test_the_step_at_which_an_alarm_begins(key: str, series: tuple, expected: list[tuple[int, str]]) -> None:

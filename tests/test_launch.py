@@ -10,10 +10,11 @@ from omegaconf import OmegaConf
 from whole_records import whole_record
 
 from stapo_results import provenance, runs
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run
 from stapo_training.run import launch
 from stapo_training.run.configuration import compose
+from stapo_training.run.folder import TrainingFolder
 
 
 def record(**alarms: object) -> Run:
@@ -113,6 +114,14 @@ def test_a_run_whose_learning_rate_depends_on_its_length_may_not_grow(tmp_path: 
     with pytest.raises(BadInput, match=r"run\.steps=30") as e:
         runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path))
     assert "run.steps: 30 there, 40 now" in str(e.value.found)
+
+
+def test_a_training_that_ends_before_its_last_step_is_not_finished(tmp_path: Path) -> None:
+    for step in (0, 1, 2):
+        TrainingFolder(tmp_path).log_step(step, {}, {})
+    launch.refuse_early_end(tmp_path, 2)
+    with pytest.raises(RunFailed, match="step 2"):
+        launch.refuse_early_end(tmp_path, 4)
 
 
 def test_the_resume_command_works_from_any_folder_and_holds_no_secret() -> None:

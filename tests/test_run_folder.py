@@ -87,6 +87,14 @@ def test_reading_a_folder_leaves_it_as_it_is_until_its_writer_takes_over(tmp_pat
     assert not list(folder.checkpoints.iterdir())
 
 
+def test_a_step_made_again_may_have_a_number_that_an_older_version_did_not_log(tmp_path: Path) -> None:
+    TrainingFolder(tmp_path).log_step(1, {"reward": 0.5}, {})
+    TrainingFolder(tmp_path).log_step(1, {"reward": 0.5, "new": 1.0}, {})
+    with pytest.raises(RunFailed, match="reward"):
+        TrainingFolder(tmp_path).log_step(1, {"reward": 0.25, "new": 1.0}, {})
+    assert [s.values for s in TrainingFolder(tmp_path).steps] == [{"reward": 0.5}]
+
+
 def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:
     alarm = Alarm(step=3, kind="disk", line="little disk")
     TrainingFolder(tmp_path).log_alarms([alarm])

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> TrainingFolder:
         (
             {"accuracy": 0.031},
             {"reward": -0.5, "silenced_share": 0.0001, "grad_norm": 0.25},
-            {"reward": -0.25, "silenced_share": 0.0003, "grad_norm": 0.5, "accuracy": 0.25},
+            {"reward": -0.25, "silenced_share": 0.0003, "grad_norm": 0.5, "accuracy": 0.25, "failed_validation": 4.0},
             {"reward": 0.125, "silenced_share": 0.0002},
         )
     ):
@@ -55,7 +55,7 @@ def test_a_running_training(folder: TrainingFolder) -> None:
     assert "| | step 3 | mean of the 2 before | step 1 |" in lines
     assert "| reward (-1 to 1) | 0.125 | -0.375 | -0.500 |" in lines
     assert "| gradient norm | missing | 0.375 | 0.25 |" in lines
-    assert "3.1% at step 0, 25.0% at step 2" in "\n".join(lines)
+    assert "3.1% at step 0, 25.0% at step 2 (4 samples failed)" in "\n".join(lines)
     assert [line for line in lines if "(still on)" in line] == ["- step 3, not_finite (still on): nan"]
     assert any("step 2 (1.0 MiB; 1 on disk)" in line for line in lines)
     assert f"    {RUN['command']}" in lines

@@ -56,29 +56,35 @@ def test_dynamic_sampling_ends_when_no_prompt_has_both_right_and_wrong_responses
     assert "stapo-train export --checkpoint OUT" in str(caught.value.next_step)
 
 
-def test_a_validation_sample_that_failed_counts_as_wrong() -> None:
+def test_a_validation_sample_that_failed_counts_as_wrong_and_is_counted() -> None:
     """6 right of 8 that were asked for, of which 2 failed; and a data source of which nothing came back."""
     trainer = _trainer()
     trainer.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"val_kwargs": {"n": 4}}}})
     expected = {("one", "a"): 4, ("one", "b"): 4, ("other", "c"): 4}
     found = trainer._val_metrics_update(["one"] * 6, ["a"] * 6, {"acc": [True] * 6}, [], expected_acc_counts=expected)
-    assert found == {"val-core/one/acc/mean@4": 0.75, "val-core/other/acc/mean@4": 0.0}
+    assert found == {"val-core/one/acc/mean@4": 0.75, "val-core/other/acc/mean@4": 0.0, "failed_validation": 6.0}
 
 
 def test_both_settings_are_validated_under_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+    from stapo_training.run import alarms
     from stapo_training.run.folder import TrainingFolder
 
     trainer = _trainer()
     trainer.global_steps, trainer.folder = 0, TrainingFolder(tmp_path)
+    trainer._watch, trainer._limits, trainer._resumed_at = alarms.Watch(), alarms.AlarmConfig(), 0
+    trainer._silenced_reference = None
     trainer.config = OmegaConf.create({"run": {"validation_settings": ["t1.0", "t0.7"]}})
     trainer.agent_loop_manager = SimpleNamespace(setting="")
-    found = {"": 0.25, "t0.7": 0.5}  # of a pass of veRL's
-    one_pass = lambda self: {"val-core/aime24/acc/mean@32": found[self.agent_loop_manager.setting]}  # noqa: E731
+    found = {"": (0.25, 0.0), "t0.7": (0.5, 3.0)}  # accuracy and failed samples of a pass of veRL's
+    names = ("val-core/aime24/acc/mean@32", "failed_validation")
+    one_pass = lambda self: dict(zip(names, found[self.agent_loop_manager.setting], strict=True))  # noqa: E731
     monkeypatch.setattr(PPOTrainerSync, "_validate", one_pass)
-    assert trainer._validate() == {"val-core/aime24/acc/mean@32": 0.25, "val-t0.7/aime24/acc/mean@32": 0.5}
-    assert trainer.folder.steps[0].values == {"accuracy": 0.25, "accuracy_t0.7": 0.5}
+    failed = {"failed_validation": 3.0}
+    assert trainer._validate() == {names[0]: 0.25, "val-t0.7/aime24/acc/mean@32": 0.5} | failed
+    assert trainer.folder.steps[0].values == {"accuracy": 0.25, "accuracy_t0.7": 0.5} | failed
+    assert [(a.step, a.kind) for a in trainer.folder.alarms] == [(0, "failed_validation")]
     assert trainer.agent_loop_manager.setting == ""
 
 
@@ -90,13 +96,13 @@ def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path
     trainer.folder, trainer._silenced_reference = TrainingFolder(tmp_path), None
     trainer._watch, trainer._limits, trainer._resumed_at = alarms.Watch(), alarms.AlarmConfig(), 0
     numbers = step_metrics.split({"training/rollout_probs_diff_mean": 0.03})
-    _, begun = trainer._observe(1, numbers)
-    assert [a.kind for a in begun] == ["rollout_mismatch"]
+    trainer._raise_alarms(1, numbers)
     trainer.folder.log_step(1, numbers.values, numbers.times)
     trainer._resumed_at = 1
+    trainer._watch = alarms.Watch()
     trainer._remember()  # the alarm is on, and does not begin again
-    _, begun = trainer._observe(2, numbers)
-    assert begun == []
+    trainer._raise_alarms(2, numbers)
+    assert [(a.step, a.kind) for a in trainer.folder.alarms] == [(1, "rollout_mismatch")]
 
 
 def test_a_run_that_is_stopped_says_where_it_goes_on() -> None:
@@ -148,8 +154,8 @@ def buffer(monkeypatch: pytest.MonkeyPatch) -> Any:
         train_batch_size=2,
         gen_batch_size=1,
     )
-    made.queue = {}
-    monkeypatch.setattr(replay_buffer.tq, "kv_list", lambda *_: {"train": made.queue})
+    made.queue, made.problems = {}, {}
+    monkeypatch.setattr(replay_buffer.tq, "kv_list", lambda *_: dict.fromkeys(("train", "val"), made.queue))
     monkeypatch.setattr(replay_buffer.tq, "kv_clear", lambda **_: None)
     return made
 
@@ -165,6 +171,51 @@ def test_of_more_prompts_than_needed_the_first_that_were_asked_for_are_trained_i
         _group(buffer, f"00000007-{row:06d}", "finished")
     batch, _ = buffer.sample(global_steps=7, partition_id="train", batch_size=2)
     assert batch.keys == [f"00000007-{row:06d}_{sample}_0" for row in (1, 3) for sample in (0, 1)]
+
+
+@pytest.mark.parametrize("partition", ["train", "val"])
+def test_a_response_that_never_comes_ends_the_run(buffer: Any, partition: str) -> None:
+    _group(buffer, "00000007-000001", "finished")
+    _group(buffer, "00000007-000002", "running")
+    buffer.limit_s, buffer.poll_interval, buffer.problems = 0.05, 0.01, {"00000007-000002": "sum-of-primes"}
+    with pytest.raises(RunFailed, match=r"run\.rollout_limit_s=N") as caught:
+        buffer.sample(global_steps=7, partition_id=partition, batch_size=2)
+    counts, waiting = str(caught.value.found).split("; ")
+    assert counts == "pending 0, running 1, finished 1, failed 0, responses 4"
+    assert waiting == "waiting for sum-of-primes"
+
+
+def test_a_step_may_take_any_time_while_responses_come(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.trainer.ppo.v1 import replay_buffer
+
+    _group(buffer, "00000007-000001", "running")
+    polls = []
+
+    def kv_list() -> dict:
+        polls.append(0)
+        buffer.queue[f"00000007-000001_{len(polls)}_0"] = {"status": "success", "global_steps": 7}
+        if len(polls) == 6:
+            _group(buffer, "00000007-000001", "finished")
+        return {"train": buffer.queue}
+
+    monkeypatch.setattr(replay_buffer.tq, "kv_list", kv_list)
+    buffer.limit_s, buffer.poll_interval = 0.02, 0.01
+    buffer.sample(global_steps=7, partition_id="train", batch_size=1)
+    assert len(polls) == 6
+
+
+def test_the_manager_knows_the_problem_of_each_prompt_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+    from verl.utils import tensordict_utils as tu
+
+    from stapo_training.verl_ext.agent_loop import SeededAgentLoopManager
+
+    monkeypatch.setattr(AgentLoopManagerTQ, "generate_sequences", lambda *_: None)  # asks Ray's workers
+    manager: Any = object.__new__(SeededAgentLoopManager)
+    manager.setting, manager.problems = "", {}
+    rows = {"uid": ["7-0", "7-1"], "extra_info": [{"problem_id": "a"}, {"problem_id": "b"}]}
+    manager.generate_sequences(tu.get_tensordict({k: np.array(v, dtype=object) for k, v in rows.items()}))
+    assert manager.problems == {"7-0": "a", "7-1": "b"}
 
 
 def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,14 +296,25 @@ def test_planted_words_are_counted_a_response(monkeypatch: pytest.MonkeyPatch) -
     from stapo_training.verl_ext import step_tokens
 
     responses = torch.nested.nested_tensor([torch.tensor([7, 9, 7]), torch.tensor([7])], layout=torch.jagged)
-    data = {"responses": responses, "extra_fields": SimpleNamespace(tolist=lambda: [{}, {}])}
-    monkeypatch.setattr(step_tokens.tq, "kv_batch_get", lambda keys, **_: data if keys == ["a", "b"] else None)
+    scores = torch.nested.nested_tensor([torch.tensor([0.0, 0.0, -1.0]), torch.tensor([-1.0])], layout=torch.jagged)
+    extra = SimpleNamespace(tolist=lambda: [{}, {}])
+    data = {"responses": responses, "rm_scores": scores, "extra_fields": extra}
+    keys = [f"7-0_{sample}_0" for sample in range(3)]
+    monkeypatch.setattr(step_tokens.tq, "kv_batch_get", lambda keys, **_: data if len(keys) == 2 else None)
     tags = [{}, {}, {"is_padding": True}]
-    batch = SimpleNamespace(keys=["a", "b", "c"], tags=tags, partition_id="train")
+    batch = SimpleNamespace(keys=keys, tags=tags, partition_id="train")
     planted = {"spurious": [7, 8], "useful": [9], "none": []}
     found = step_tokens.token_numbers(batch, 3, [0], planted, old_policy=False)
     # three times 7 and once 9 in two responses; the first one is cut at three tokens
-    assert found == {"spurious_rate": 1.5, "useful_rate": 0.5, "truncated_share": 0.5}
+    assert found == {"spurious_rate": 1.5, "useful_rate": 0.5, "truncated_share": 0.5, "zero_variance_share": 1.0}
+
+
+def test_prompts_whose_responses_have_one_reward_give_no_gradient() -> None:
+    """Of four prompts two: the third has both rewards, the last one response, whose reward is its advantage."""
+    from stapo_training.verl_ext.step_tokens import zero_variance_share
+
+    rewards = [("a", -1.0), ("b", 1.0), ("a", -1.0), ("b", 1.0), ("c", 1.0), ("c", -1.0), ("d", 1.0)]
+    assert zero_variance_share(rewards) == 0.5
 
 
 def test_a_collection_walks_nothing_that_was_loaded_before_the_first_step() -> None:

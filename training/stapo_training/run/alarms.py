@@ -26,6 +26,8 @@ Kind = Literal[
     "truncation",
     "disk",
     "failed_rollouts",
+    "failed_validation",
+    "no_signal",
 ]
 
 UNSAVED: frozenset[str] = frozenset({"not_finite", "rollout_broken", "disk"})
@@ -89,8 +91,9 @@ _REMEMBERED: dict[str, Callable[[Sequence[float]], float]] = {
     "entropy": fmean,
     "truncated_share": fmean,
     "rollout_kl": median,
+    "zero_variance_share": fmean,
 }
-"""What is compared with a run's first steps, and the mean of a window."""
+"""What alarms remember, and the mean of a window: all but the last one is compared with a run's first steps."""
 Series = Mapping[str, tuple[float, ...]]
 
 
@@ -153,6 +156,12 @@ def observe(
         )
     if failed := int(values.get("failed_rollouts", 0)):
         lines["failed_rollouts"] = f"{failed} responses failed; their prompts are trained with fewer than rollout.n"
+    if failed := int(values.get("failed_validation", 0)):
+        lines["failed_validation"] = f"{failed} validation samples failed and count as wrong in `accuracy`"
+    if min(watch.last["zero_variance_share"], default=0.0) == 1.0:
+        lines["no_signal"] = (
+            "all responses of each prompt have one reward, so that every advantage is 0: look at golds and reward"
+        )
     if disk_free is not None and checkpoint_bytes and disk_free < limits.disk * checkpoint_bytes:
         lines["disk"] = (
             f"{disk_free / 2**30:.2f} GiB of disk free, room for {disk_free // checkpoint_bytes} more "

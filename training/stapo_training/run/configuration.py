@@ -216,6 +216,7 @@ def _check_numbers(config: Any) -> None:
     from omegaconf import OmegaConf
 
     counts = [*((k, 1) for k in _COUNTS), ("run.seed", 0), ("trainer.save_freq", -1)]
+    counts += [("trainer.total_epochs", config.run.steps)]  # of a step at least each: fewer could end it earlier
     kept = "trainer.max_actor_ckpt_to_keep"
     for key, least in counts if config.trainer.max_actor_ckpt_to_keep is None else [*counts, (kept, 1)]:
         value = OmegaConf.select(config, key)

@@ -70,25 +70,25 @@ class TrainingFolder:
         self.alarms += new
 
     def log_step(self, step: int, values: dict[str, float], times: dict[str, float]) -> None:
-        """Append a step. One that an interrupted run had already logged is compared, not written twice.
+        """Append a step. One that an interrupted run had already logged is compared, not written twice; numbers that
+        an older version did not log are no difference.
 
         Raises:
             RunFailed: in a deterministic run, when the step made again differs.
         """
         record = StepMetrics(step=step, values=values)
         before = self._logged.get(step)
-        if before is not None and before.values != values:
+        differing = [k for k in sorted(before.values) if values.get(k) != before.values[k]] if before else []
+        if before is not None and differing:
             if self.deterministic:
-                keys = sorted(values.keys() | before.values.keys())
-                differing = [k for k in keys if values.get(k) != before.values.get(k)][:3]
                 raise RunFailed(
                     f"step {step} was made again after an interruption and came out differently",
-                    found={k: values.get(k) for k in differing},
-                    expected={k: before.values.get(k) for k in differing},
+                    found={k: values.get(k) for k in differing[:3]},
+                    expected={k: before.values[k] for k in differing[:3]},
                     next_step="the machine, the thread count or the code changed: start the run in a new folder",
                 )
             record = record.model_copy(update={"attempt": before.attempt + 1})
-        if before is None or before.values != values:
+        if before is None or differing:
             store.append(self.metrics_file, [record])
             self._logged[step] = record
         if times:

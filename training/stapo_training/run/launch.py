@@ -15,7 +15,7 @@ from typing import Any
 
 from stapo_results import provenance, runs, store, throughput
 from stapo_results.checks import Checks
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
@@ -30,7 +30,7 @@ FOREIGN = ("metrics.jsonl", "checkpoints")
 """Files of a training, which must not be in a folder without a record; a user's log may."""
 _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
-    *("run.weight_transfer_limit_s", "ray_kwargs.ray_init.num_cpus"),
+    *("run.weight_transfer_limit_s", "run.rollout_limit_s", "ray_kwargs.ray_init.num_cpus"),
     *("ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS", "transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
     # removed; older runs' records name them
@@ -271,8 +271,21 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
                     verl_run.train(config)
             except SystemExit:  # what Ray makes of a SIGTERM before the first step
                 raise KeyboardInterrupt from None
+            refuse_early_end(out, int(config.run.steps))
     print(f"finished: {out}")
     return 0
+
+
+def refuse_early_end(out: Path, steps: int) -> None:
+    """Raises RunFailed where veRL has returned, and step `steps` is not on disk."""
+    last = max((s.step for s in TrainingFolder(out).steps), default=0)
+    if last != steps:
+        raise RunFailed(
+            "veRL ended the training before its last step",
+            found=f"step {last}",
+            expected=f"step {steps} (run.steps)",
+            next_step="leave out what ends it earlier, such as trainer.val_only, in the same command",
+        )
 
 
 def _places(out: Path, attempt: int) -> dict[str, str]:

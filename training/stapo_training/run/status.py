@@ -23,6 +23,7 @@ _ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("entropy", "entropy (nats a token)", "{:.4f}".format),
     ("candidate_share", "candidate tokens", "{:.3%}".format),
     ("silenced_share", "silenced tokens", "{:.3%}".format),
+    ("zero_variance_share", "prompts whose responses have one reward", "{:.1%}".format),
     ("response_tokens", "response (tokens)", "{:.0f}".format),
     ("truncated_share", "cut at the limit", "{:.1%}".format),
     ("clip_fraction", "clipped tokens", "{:.3%}".format),
@@ -61,7 +62,12 @@ def render(
 ) -> str:
     """The page as Markdown."""
     run, trained = config.run, [m for m in folder.steps if m.step > 0]
-    accuracy = [f"{m.values['accuracy']:.1%} at step {m.step}" for m in folder.steps if "accuracy" in m.values]
+    accuracy = [
+        f"{m.values['accuracy']:.1%} at step {m.step}"
+        + (f" ({failed:.0f} samples failed)" if (failed := m.values.get("failed_validation")) else "")
+        for m in folder.steps
+        if "accuracy" in m.values
+    ]
     still_on = [a for kind, a in {a.kind: a for a in folder.alarms}.items() if kind in alarms_on]
     alarms = [f"- step {a.step}, {a.kind}{' (still on)' * (a in still_on)}: {a.line}" for a in folder.alarms]
     whole, free = folder.whole_checkpoints(), shutil.disk_usage(folder.path).free

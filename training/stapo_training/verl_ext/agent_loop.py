@@ -61,6 +61,8 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
         self.agent_loop_workers_class = ray.remote(SeededAgentLoopWorker)
         self.setting = ""
         """The decoding setting of a validation pass; "" for val_kwargs."""
+        self.problems: dict[str, str] = {}
+        """The problem of each prompt id that was asked for; who waits for the answers empties it."""
 
     @classmethod
     def create(cls, *, llm_client: Any, **rest: Any) -> Any:
@@ -71,4 +73,6 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
         validate = bool(prompts["validate"]) if "validate" in prompts else False
         tu.assign_non_tensor_data(prompts, "stapo_validate", validate)
         tu.assign_non_tensor_data(prompts, "stapo_setting", self.setting)
+        rows = zip(tu.get(prompts, "uid"), tu.get(prompts, "extra_info"), strict=True)
+        self.problems |= {str(uid): str(info["problem_id"]) for uid, info in rows}
         super().generate_sequences(prompts)

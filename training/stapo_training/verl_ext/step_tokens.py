@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from stapo_training.run import step_metrics
 def token_numbers(
     batch: Any, limit: int, stops: Collection[int], planted: Mapping[str, Sequence[int]], old_policy: bool = True
 ) -> dict[str, float]:
-    """Of a step's own sequences: the old policy's token entropies, the truncated share, what the reward misjudged.
+    """Of a step's own sequences: the old policy's token entropies, the truncated share, what the reward misjudged,
+    the share of the prompts without variance.
 
     Args:
         batch: the step's KVBatchMeta; padding sequences are left out.
@@ -28,7 +30,7 @@ def token_numbers(
         old_policy: False where no old-log-prob pass ran (rollout_correction.bypass_mode) and so no entropy exists.
     """
     own = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-    fields = ["responses", "response_mask", "extra_fields", *(["entropy"] if old_policy else [])]
+    fields = ["responses", "response_mask", "rm_scores", "extra_fields", *(["entropy"] if old_policy else [])]
     data: Any = tq.kv_batch_get(keys=own, partition_id=batch.partition_id, select_fields=fields)
     numbers = {}
     if old_policy:
@@ -46,7 +48,21 @@ def token_numbers(
         for kind, ids in planted.items()
         if ids
     }
-    return numbers | misjudged | rates | {"truncated_share": share}
+    scores = zip(own, data["rm_scores"].unbind(), strict=True)
+    flat = zero_variance_share([(key.rsplit("_", 2)[0], float(s.sum())) for key, s in scores])
+    return numbers | misjudged | rates | {"truncated_share": share, "zero_variance_share": flat}
+
+
+def zero_variance_share(rewards: Iterable[tuple[str, float]]) -> float:
+    """Share of the prompts without a gradient: several responses, all of one reward (of one alone it is the advantage).
+
+    Args:
+        rewards: (prompt, reward) of each response.
+    """
+    groups = defaultdict[str, list[float]](list)
+    for prompt, reward in rewards:
+        groups[prompt].append(reward)
+    return sum(len(g) > 1 and len(set(g)) == 1 for g in groups.values()) / len(groups)
 
 
 @functools.cache  # a vocabulary takes long to read, and veRL makes an agent loop for every sample

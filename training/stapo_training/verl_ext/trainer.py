@@ -36,6 +36,7 @@ assert losses  # imported because it registers
 
 MODE = "stapo"
 _POLL_SECONDS = 0.02
+_FAILED = "failed_validation"
 
 
 @register_trainer(MODE)
@@ -76,6 +77,7 @@ class StapoTrainer(PPOTrainerSync):
         buffer: Any = super()._build_replay_buffer()
         buffer.__class__ = OrderedReplayBuffer  # veRL names its own class where it makes one
         buffer.poll_interval = _POLL_SECONDS  # veRL's 2 s outlast a step of a small model
+        buffer.limit_s = float(self.config.run.rollout_limit_s)
         return buffer
 
     def _init_resource_pool_mgr(self) -> None:
@@ -134,6 +136,7 @@ class StapoTrainer(PPOTrainerSync):
 
     def fit(self, agent_loop_manager: Any) -> None:
         """veRL's loop; Ctrl-C and SIGTERM end it between two steps."""
+        self.replay_buffer.problems = getattr(agent_loop_manager, "problems", {})  # a LocalRollout lets nobody wait
         try:
             super().fit(agent_loop_manager)
         finally:
@@ -191,10 +194,14 @@ class StapoTrainer(PPOTrainerSync):
         for setting in self.config.run.validation_settings[1:]:
             loops.setting = setting
             found = super()._validate()
+            metrics[_FAILED] += found.pop(_FAILED)
             metrics |= {k.replace("val-core/", f"val-{setting}/", 1): v for k, v in found.items()}
         loops.setting = ""
         if self.global_steps == 0:
-            self.folder.log_step(0, step_metrics.accuracies(metrics), {})
+            values = step_metrics.accuracies(metrics) | {_FAILED: metrics[_FAILED]}
+            self.folder.log_step(0, values, {})
+            if fatal := self._raise_alarms(0, step_metrics.StepNumbers(values, {}, ())):
+                raise stopped_by(fatal, None)
         return metrics
 
     def _dump_generations(  # type: ignore[override]  # veRL's callers name all of them
@@ -212,7 +219,8 @@ class StapoTrainer(PPOTrainerSync):
         sample_turns: list,
         expected_acc_counts: dict[tuple[str, str], int],
     ) -> dict[str, float]:
-        """The mean accuracy a data source, under veRL's name; a sample that failed counts as wrong, as veRL has it.
+        """The mean accuracy a data source, under veRL's name; a sample that failed counts as wrong, as veRL has it, and
+        is counted.
 
         veRL adds best@n and maj@n by a bootstrap from an unseeded generator: 4 s a validation of the miniature, and
         another value every time. The harness computes both exactly.
@@ -223,7 +231,8 @@ class StapoTrainer(PPOTrainerSync):
         for source, acc in zip(data_sources, reward_extra_infos_dict["acc"], strict=True):
             correct[source] += bool(acc)
         n = self.config.actor_rollout_ref.rollout.val_kwargs.n
-        return {f"val-core/{s}/acc/mean@{n}": correct[s] / expected[s] for s in sorted(expected)}
+        accuracy = {f"val-core/{s}/acc/mean@{n}": correct[s] / expected[s] for s in sorted(expected)}
+        return accuracy | {_FAILED: float(expected.total() - len(data_sources))}
 
     def _save_checkpoint(self) -> None:
         self._save_due = True  # written by _compute_metrics, after the step's metrics
@@ -242,11 +251,7 @@ class StapoTrainer(PPOTrainerSync):
         seconds, self._step_began = now - self._step_began, now
         self.folder.log_step(global_steps, numbers.values, numbers.times | {"seconds": seconds})
         self.folder.report(global_steps, self.total_training_steps, numbers.values, seconds)
-        self._watch, begun = self._observe(global_steps, numbers)
-        self.folder.log_alarms(begun)
-        for alarm in begun:
-            print(f"ALARM at step {global_steps}, {alarm.kind}: {alarm.line}", flush=True)
-        fatal = [a for a in begun if a.kind in self._limits.stop]
+        fatal = self._raise_alarms(global_steps, numbers)
         self._save(global_steps, fatal)
         self._step_seconds.append(seconds)
         self._write_status()
@@ -254,9 +259,10 @@ class StapoTrainer(PPOTrainerSync):
             self.logger.log(data=metrics, step=global_steps)  # veRL's loop would do it after this call
             raise stopped_by(fatal, self.folder.last_checkpoint())
 
-    def _observe(self, step: int, numbers: step_metrics.StepNumbers) -> tuple[alarms.Watch, list[alarms.Alarm]]:
+    def _raise_alarms(self, step: int, numbers: step_metrics.StepNumbers) -> list[alarms.Alarm]:
+        """Log and print the alarms that begin with a step; returns those that end the run."""
         whole = self.folder.whole_checkpoints()
-        return alarms.observe(
+        self._watch, begun = alarms.observe(
             self._watch,
             self._limits,
             step,
@@ -267,6 +273,10 @@ class StapoTrainer(PPOTrainerSync):
             disk_free=shutil.disk_usage(self.folder.path).free,
             checkpoint_bytes=whole[-1].bytes if whole else None,
         )
+        self.folder.log_alarms(begun)
+        for alarm in begun:
+            print(f"ALARM at step {step}, {alarm.kind}: {alarm.line}", flush=True)
+        return [a for a in begun if a.kind in self._limits.stop]
 
     def _save(self, step: int, fatal: list[alarms.Alarm]) -> None:
         """Write a checkpoint if one is due or somebody asked the run to stop; none of a step that may be broken."""
@@ -304,7 +314,7 @@ def stopped_by(fatal: list[alarms.Alarm], checkpoint: Path | None) -> RunFailed:
     return RunFailed(
         f"step {fatal[0].step} stopped the run by its alarm {fatal[0].kind}: {fatal[0].line}",
         next_step="read STATUS.md; the same command resumes from "
-        + (f"{place}, since this step was not saved" if kinds & alarms.UNSAVED else "this step")
+        + (f"{place}, since this step was not saved" if kinds & alarms.UNSAVED or not fatal[0].step else "this step")
         + ", with alarms.stop=[] past every alarm"
         + (runner if "rollout_broken" in kinds else ""),
     )
