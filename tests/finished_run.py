@@ -15,10 +15,10 @@ PROBLEMS = [
 ]
 # per problem the extracted answers of four samples; x is an engine's failure
 ANSWERS = {
-    "t1.0": {"toy-a": ["2", "2", "3", None], "toy-b": ["2,-2"] * 4, "toy-c": ["3", "2", "1", "3"]},
+    "t1.0": {"toy-a": ["2", r"\text{2}", "3", None], "toy-b": ["2,-2"] * 4, "toy-c": ["3", "2", "1", "3"]},
     "t0.7": {"toy-a": ["2", "2", "x", "2"], "toy-b": ["2,-2"] * 4, "toy-c": ["3", r"\frac{3}{2}", "1", "3"]},
 }
-RIGHT = ("2", "2,-2", r"\frac{3}{2}")
+RIGHT = {"toy-a": ("2", r"\text{2}"), "toy-b": ("2,-2",), "toy-c": (r"\frac{3}{2}",)}
 VERDICTS = {
     "t1.0": {"toy-a": "1100", "toy-b": "1111", "toy-c": "0000"},
     "t0.7": {"toy-a": "11-1", "toy-b": "1111", "toy-c": "0100"},
@@ -27,7 +27,7 @@ REVISIONS = {"model": "sha256:0", "tokenizer": "sha256:1"}
 
 
 def _right(problem: str, answer: str | None) -> bool:
-    return answer == dict(zip(VERDICTS["t1.0"], RIGHT, strict=True))[problem]
+    return answer in RIGHT[problem]
 
 
 def _text(answer: str | None) -> str:

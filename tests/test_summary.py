@@ -96,6 +96,24 @@ def test_summary_by_hand() -> None:
     assert s["audit"]["asked"] == 0
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (r"\dfrac{1}{2}", r"\frac{1}{2}"),
+        (r"\frac12", "0.50"),
+        (r"\left(3\right)", "(3)"),
+        (r"10,\!080", "10080"),
+        (r"\text{13}", "13"),
+        (r"90^\circ", "90"),
+        (f"{10**300}", f"${10**300}$"),
+    ],
+)
+def test_an_answer_typeset_in_two_ways_has_both_votes(first: str, second: str) -> None:
+    """Two right votes stand against one wrong: maj@3 is 1. As three answers they would share it: 2/3."""
+    record, _, verdicts = _made([[(first, True, 10, "stop"), (second, True, 10, "stop"), ("7", False, 10, "stop")]])
+    assert summarise(record, verdicts)["majority_at"]["3"] == 1
+
+
 def test_missing_samples_are_loud_and_never_wrong() -> None:
     rows = [list(ROWS[0]), [("1", True, 10, "stop"), *[(None, False, 0, "error")] * 3]]
     record, samples, verdicts = _made(rows)

@@ -16,6 +16,7 @@ import numpy as np
 
 from stapo_eval.decoding import prompt
 from stapo_eval.options import benchmark_files, data_dir_of
+from stapo_eval.scores import vote
 from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.errors import BadInput
@@ -148,7 +149,7 @@ def _detail(task: str, samples: Sequence[Row]) -> Row:
     metric = {
         f"avg@n:n={n}": float(problem_means(scores)[0]),
         f"pass@k:k={n}&n={n}": pass_at_k(scores, n),
-        f"maj@n:n={n}": majority_at_k([columns["extracted"]], scores, n),
+        f"maj@n:n={n}": majority_at_k([list(map(vote, columns["extracted"]))], scores, n),
     }
     said = {"input": doc["query"], "text": columns["response"], "logprobs": [] if None in sums else sums}
     return {"doc": doc, "metric": metric, "model_response": said}

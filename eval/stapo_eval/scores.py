@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stapo_eval.grading.rules import grader_version
+from stapo_eval.grading.text import key, number
 from stapo_eval.judge import asking
 from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.samples import context_note, refused_notes
 from stapo_eval.verdicts import judge_note
 from stapo_results import statistics, store
-from stapo_results.answers import normalise_gold
 from stapo_results.resampling import bootstrap
 from stapo_results.schema import (
     JUDGED,
@@ -279,13 +279,19 @@ def ks(n: int) -> list[int]:
     return sorted({1, 4, 8, n} & set(range(1, n + 1)))
 
 
+def vote(answer: str | None) -> str | None:
+    """What an answer votes for in maj@k: its value or, of no plain number, the grader's form of it."""
+    if answer is None:
+        return None
+    value = number(form := key(answer))
+    return form if value is None else str(value)
+
+
 def _votes(record: CellRecord, verdicts: Sequence[Verdict]) -> list[list[str | None]]:
-    """What each sample votes for (Q, N): its answer without dollars and spaces, so that typesetting splits no vote."""
+    """What each sample votes for (Q, N)."""
     votes: dict[str, list[str | None]] = {p.problem_id: [None] * record.n for p in record.problems}
-    plain = {text: normalise_gold(text) for text in {v.extracted for v in verdicts} if text is not None}
     for v in verdicts:
-        if v.extracted is not None:
-            votes[v.problem_id][v.sample_index] = plain[v.extracted]
+        votes[v.problem_id][v.sample_index] = vote(v.extracted)
     return list(votes.values())
 
 
