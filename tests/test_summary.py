@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from stapo_eval.decoding import Decoding
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import EvaluationPlan, PlannedCell
-from stapo_eval.scores import averages, cell_record, looks_repeated, notes, summarise
+from stapo_eval.scores import averages, cell_record, flip_notes, looks_repeated, notes, summarise
 from stapo_eval.show import cost, print_summary
 from stapo_results import store
 from stapo_results.benchmarks import OWN, Benchmark, Rows, checked, describe, problems_of
@@ -70,8 +71,8 @@ ROWS = [
 
 
 def test_summary_by_hand() -> None:
-    record, _, verdicts = _made(ROWS)
-    s = summarise(record, verdicts)
+    record, samples, verdicts = _made(ROWS)
+    s = summarise(record, samples, verdicts)
     assert (s["correct"], s["samples"], s["missing"], s["n"], s["problems"]) == (6, 12, 0, 4, 3)
     assert s["accuracy"] == 0.5
     # squares .5; SE sqrt(.5 / 6) = .288675; t(.975, 2) = 4.30265: wider than the scale
@@ -110,15 +111,32 @@ def test_summary_by_hand() -> None:
 )
 def test_an_answer_typeset_in_two_ways_has_both_votes(first: str, second: str) -> None:
     """Two right votes stand against one wrong: maj@3 is 1. As three answers they would share it: 2/3."""
-    record, _, verdicts = _made([[(first, True, 10, "stop"), (second, True, 10, "stop"), ("7", False, 10, "stop")]])
-    assert summarise(record, verdicts)["majority_at"]["3"] == 1
+    row = [(answer, right, 10, "stop") for answer, right in ((first, True), (second, True), ("7", False))]
+    record, samples, verdicts = _made([row])
+    assert summarise(record, samples, verdicts)["majority_at"]["3"] == 1
+
+
+def test_answers_that_the_judge_alone_sees_are_counted_and_noted_above_a_tenth() -> None:
+    """Of eleven responses that the judge turns to right two have no box, one of them and no other is cut off."""
+    row = [(None, False, 10, "length"), (None, False, 10, "stop"), *[("7", False, 10, "stop")] * 9]
+    _, samples, verdicts = _made([row, [(None, False, 10, "length"), *[("1", True, 10, "stop")] * 10]])
+    said = [{"judge": "correct", "correct": True}] * 11 + [{"judge": "incorrect"}] + [{}] * 10
+    verdicts = [v.model_copy(update=more) for v, more in zip(verdicts, said, strict=True)]
+    plan, cell = _plan(_benchmark(2, 11))
+    record = cell_record(plan, _run(), cell, samples, verdicts).model_copy(update={"scored_by": "rule+judge"})
+    s = summarise(record, samples, verdicts)
+    assert [s["audit"][k] for k in ("flips_to_correct", "flips_without_answer", "flips_cut_off")] == [11, 2, 1]
+    (note,) = flip_notes([s])
+    assert re.findall(r" (\d+) ", note) == ["11", "2"]
+    s["audit"]["flips_to_correct"] = 20  # two are a tenth
+    assert flip_notes([s]) == flip_notes([s | {"scored_by": "rule"}]) == []
 
 
 def test_missing_samples_are_loud_and_never_wrong() -> None:
     rows = [list(ROWS[0]), [("1", True, 10, "stop"), *[(None, False, 0, "error")] * 3]]
     record, samples, verdicts = _made(rows)
     assert [p.verdicts for p in record.problems] == ["1010", "1---"]
-    s = summarise(record, verdicts)
+    s = summarise(record, samples, verdicts)
     # over those that are there: .5 and 1
     assert (s["missing"], s["accuracy"], s["correct"]) == (3, 0.75, 3)
     assert set(s["pass_at"].values()) == set(s["majority_at"].values()) == {None}
@@ -179,8 +197,8 @@ def test_an_older_record_and_single_samples_say_nothing_of_identical_texts() -> 
 
 
 def test_without_spread_the_bootstrap_gives_no_interval() -> None:
-    record, _, verdicts = _made([[("7", False, 5, "stop")] * 2] * 4)
-    s = summarise(record, verdicts)
+    record, samples, verdicts = _made([[("7", False, 5, "stop")] * 2] * 4)
+    s = summarise(record, samples, verdicts)
     # 1 - .025 ** (1 / 4)
     assert (s["accuracy"], s["low"], s["high"]) == (0.0, 0.0, pytest.approx(0.60236, abs=1e-5))
     assert s["bootstrap_low"] is s["bootstrap_high"] is None
@@ -199,9 +217,9 @@ def test_averages_are_by_setting_and_count_benchmarks_alike() -> None:
 
 
 def test_the_tables_print_every_k_and_n_and_what_it_cost(tmp_path: Path, capsys) -> None:
-    record, _, verdicts = _made(ROWS)
-    summary: dict[str, Any] = {"model": "m", "cells": [summarise(record, verdicts)], "averages": averages([record]),
-                               "notes": ["careful"]}  # fmt: skip
+    record, samples, verdicts = _made(ROWS)
+    cells = [summarise(record, samples, verdicts)]
+    summary: dict[str, Any] = {"model": "m", "cells": cells, "averages": averages([record]), "notes": ["careful"]}
     # 487 tokens of the twelve responses in 9 s; 8 GPUs for 90 s
     config = {"engine": "vllm", "replicas": 4, "tensor_parallel": 2}
     timed = _run(hardware={"gpus": ["H"] * 8}, config=config, generating_seconds=9.0, wall_seconds=90.0)

@@ -61,9 +61,11 @@ def write_records(
         store.write_json(plan.out / "cells" / f"{cell.cell.slug}.json", record)
         records.append(record)
         without = asking.unanswered(judged[i] for i in range(begin, end) if i in judged)
-        cells.append(summarise(record, verdicts[begin:end]) | ({"judge_unanswered": without} if without else {}))
+        summed = summarise(record, samples[begin:end], verdicts[begin:end])
+        cells.append(summed | ({"judge_unanswered": without} if without else {}))
     limits = [context_note(run.context_limit)] if run.context_limit else []
     unclear = asking.judge_notes(judged.values()) if plan.judge_counts else []
+    said = [*refused_notes(run.options_refused), *notes(records, samples), *limits, *unclear, *flip_notes(cells)]
     summary = {
         "schema_version": 1,
         "model": plan.title,
@@ -71,7 +73,7 @@ def write_records(
         "cells": cells,
         "averages": averages(records),
         "judge": plan.judge_text,
-        "notes": [*refused_notes(run.options_refused), *notes(records, samples), *limits, *unclear],
+        "notes": said,
     }
     store.write_json(plan.out / "summary.json", summary)
     return summary
@@ -188,13 +190,14 @@ def _intervals(*ends: float) -> dict[str, float | None]:
     return dict(zip(("low", "high", "bootstrap_low", "bootstrap_high"), map(rounded, ends), strict=True))
 
 
-def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def summarise(record: CellRecord, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """avg@N of a cell with its 95 % intervals and what a reader needs to trust it."""
     scores = [statistics.parse_verdicts(p.verdicts) for p in record.problems]
     letters = "".join(p.verdicts for p in record.problems)
     judged = Counter("".join(p.judged for p in record.problems))
     (within, between), votes = statistics.variance_components(scores), _votes(record, verdicts)
     responses, lengths = len(letters) - letters.count("-"), record.by_verdict
+    flips = [(s, v) for s, v in zip(samples, verdicts, strict=True) if v.judge == "correct" and not v.rule]
     return {
         "cell": record.cell.id,
         "benchmark": record.cell.benchmark,
@@ -218,7 +221,11 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
         "finish_reasons": {k: {"stop": x.responses - x.truncated, "length": x.truncated} for k, x in lengths.items()},
         "response_tokens": {k: {q: x.tokens.get(q) for q in QUANTILES} for k, x in lengths.items()},
         "judge": {name: judged[letter] for name, letter in JUDGE_LETTERS.items() if name != "not_asked"},
-        "audit": audit(record),
+        "audit": audit(record)
+        | {
+            "flips_without_answer": sum(v.reason == "no_answer" for _, v in flips),
+            "flips_cut_off": sum(s.finish_reason == "length" for s, _ in flips),
+        },
         **record.model_dump(include={"scored_by", "judge_note", "grader", "variant", "text_variants"}),
     }
 
@@ -258,6 +265,17 @@ def notes(records: Sequence[CellRecord], samples: Sequence[Sample]) -> list[str]
         if r.judge_note:
             out.append(r.judge_note)
     return list(dict.fromkeys(out))
+
+
+def flip_notes(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of which cells the judge turned responses to right that give no answer or were cut off, over a tenth of those."""
+    return [
+        f"{c['cell']}: of {c['audit']['flips_to_correct']} responses that the judge turned to right "
+        f"{c['audit'][name]} {what}: read them (verdicts.jsonl)"
+        for c in cells
+        for name, what in (("flips_without_answer", "give no answer"), ("flips_cut_off", "were cut off"))
+        if c["scored_by"] == "rule+judge" and 10 * c["audit"][name] > c["audit"]["flips_to_correct"]
+    ]
 
 
 def looks_repeated(record: CellRecord) -> bool:

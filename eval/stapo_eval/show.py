@@ -156,7 +156,9 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
             letters = j["correct"], j["incorrect"], j["invalid"] - without["no_letter"], without["no_letter"]
             said = "/".join(map(str, letters)), f"{without['too_long']}/{without['error']}/{without['stray']}"
             flips = f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"])
-            judged.append([*name, *moved, str(a["asked"]), *said, *flips])
+            # a summary of an older version does not know
+            unseen = f"{a.get('flips_without_answer', '–')}/{a.get('flips_cut_off', '–')}"
+            judged.append([*name, *moved, str(a["asked"]), *said, unseen, *flips])
     for a in summary["averages"]:
         if a["benchmarks"] > 1:
             scores.append([f"average of {a['benchmarks']}", a["setting"], "", *score(a), "", "", ""])
@@ -165,7 +167,7 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
         ("responses, lengths in tokens (right / wrong)", "cut off %,no box %,median,95th pct.", responses),
         (
             "the judge's share, accuracy by rule alone and as scored, in %",
-            "rule,scored,diff.,95 % t,asked,A/B/C/none,too long/failed/stray,to right/wrong,flips",
+            "rule,scored,diff.,95 % t,asked,A/B/C/none,too long/failed/stray,no box/cut off,to right/wrong,flips",
             judged,
         ),
     ):
