@@ -11,7 +11,7 @@ from whole_records import whole_record
 
 from stapo_results import provenance, runs
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Run
+from stapo_results.schema import Resumption, Run
 from stapo_training.run import launch
 from stapo_training.run.configuration import compose
 from stapo_training.run.folder import TrainingFolder
@@ -34,6 +34,14 @@ def test_alarms_and_loggers_may_change_when_a_run_goes_on() -> None:
     new = changed(record(stop=[], window=9), "trainer", logger=["console", "wandb"])
     new = changed(new, "run", silenced_share_reference=1e-5)
     assert runs.differences(record(), new, launch.may_differ) == []
+
+
+def test_wandb_has_one_run_over_all_attempts_and_another_for_a_repetition(tmp_path: Path) -> None:
+    first = record()
+    resumed = first.model_copy(update={"resumptions": [Resumption(at="", start="", code_commit="", code_dirty="")]})
+    again = first.model_copy(update={"started": "2026-01-02T03:04:05+00:00"})
+    ids = [launch._places(tmp_path, r)["WANDB_RUN_ID"] for r in (first, resumed, again)]
+    assert (ids[0], ids[2]) == (ids[1], f"{first.run_id}-202601020304050000")
 
 
 def test_a_run_from_before_log_agreement_was_removed_goes_on() -> None:

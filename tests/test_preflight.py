@@ -53,7 +53,8 @@ def refusals(checks: Any) -> dict[str, str]:
         ([f"{A}.proxy.min_p=0.1"], "proxy", "min_p"),
         ([f"{A}.model.use_fused_kernels=true"], "attention", f"{A}.model.use_fused_kernels=false"),
         (["alarms.stop=[fire]"], "alarms", "fire"),
-        (["trainer.logger=[mlflow]"], "loggers", "mlflow"),
+        (["trainer.logger=[mlfow]"], "loggers", "mlfow is unknown"),
+        (["+algorithm.rollout_correction.rollout_rs=seq_mean_k1"], "rejection", "rollout_rs=null"),
         (["reward.custom_reward_function.reward_kwargs.verifier=x"], "verifier", "strict_box"),
         (["method=dapo-dynamic", "algorithm.filter_groups.metric=foo"], "dynamic sampling", "foo"),
     ],
@@ -64,8 +65,9 @@ def test_settings_that_no_machine_could_run_are_refused(overrides: list[str], ch
 
 def test_a_loggers_package_and_wandbs_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(BadInput, match="pip install trackio"):
-        preflight.check_loggers(["console", "trackio"])
+    for name, package in (("trackio", "trackio"), ("vemlp_wandb", "volcengine_ml_platform")):
+        with pytest.raises(BadInput, match=f"pip install {package}"):
+            preflight.check_loggers(["console", name])
     monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda package: object())
     home = {"HOME": str(tmp_path)}
     with pytest.raises(BadInput, match="WANDB_MODE=offline"):
@@ -136,6 +138,28 @@ def test_a_model_folder_without_its_weights_a_part_of_them_or_of_another_size(ti
         preflight.check_model(config)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"architectures": None}, "architectures"),
+        ({"max_position_embeddings": 111}, "max_response_length=47"),  # 64 + 48 tokens are asked
+    ],
+)
+def test_a_model_whose_configuration_cannot_serve(tiny_base: Path, tmp_path: Path, changes: dict, said: str) -> None:
+    shutil.copytree(tiny_base / "model", tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    found = preflight.examine(mini(tiny_base, tmp_path, f"{A}.model.path={tmp_path}/model"))
+    assert said in refusals(found.checks)["the model's configuration"]
+
+
+def test_two_files_that_both_count_from_0(tiny_base: Path, tmp_path: Path) -> None:
+    file = tiny_base / "data" / "train.parquet"
+    shutil.copy(file, tmp_path / "again.parquet")
+    found = preflight.examine(mini(tiny_base, tmp_path, f"data.train_files=[{file},{tmp_path}/again.parquet]"))
+    assert "64 such ids" in refusals(found.checks)["ids of data.train_files"]
+
+
 def test_the_shape_of_a_model_is_in_its_folder_or_known(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, '
         '"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 32}')  # fmt: skip
@@ -170,7 +194,7 @@ def test_data_that_differ_from_their_record_are_refused(tiny_base: Path, tmp_pat
     write_json(tmp_path / "data.json", record)
     table = pq.read_table(file)
     pq.write_table(table, file, compression="gzip")  # other bytes, the same rows
-    assert preflight.check_data("train_files", file, "MAKE") == 64
+    assert len(preflight.check_data("train_files", file, "MAKE")) == 64
     pq.write_table(table.slice(0, 63), file)
     with pytest.raises(BadInput, match=info["content_sha256"][:16]):
         preflight.check_data("train_files", file, "MAKE")
@@ -307,8 +331,16 @@ def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": 186.0 * 2**30}))
     with pytest.raises(BadInput) as e:
         preflight.check_disk(config, each)
-    assert (e.value.found, "186.08 GiB" in str(e.value.expected)) == ("186.00 GiB", True)
-    monkeypatch.setattr(preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": 370.0 * 2**30}))
+    # 1 of Ray, whose folder is on this disk
+    assert (e.value.found, "187.08 GiB" in str(e.value.expected)) == ("186.00 GiB", True)
+    monkeypatch.setattr(preflight.constants, "HF_HUB_CACHE", "/dev/shm/hub")  # another disk
+    shares = {"/dev/shm": 15.0}
+    monkeypatch.setattr(
+        preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": shares.get(path, 370.0) * 2**30})
+    )
+    with pytest.raises(BadInput, match=r"15\.26 GiB of weights") as e:
+        preflight.check_disk(config, each, 15.26)
+    assert e.value.found == "15.00 GiB"
     line = preflight.check_disk(config, each)  # every 100 of 3,000 steps, three kept, for a moment four
     assert ("30 checkpoints" in line, "369.2 GiB" in line, "NOT ENOUGH" in line) == (True, True, False)
     config.trainer.max_actor_ckpt_to_keep = None
@@ -363,10 +395,10 @@ def test_memory_and_checkpoints_of_8b_on_a_card_that_is_not_here(tmp_path: Path,
 
 def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(preflight, "check_disk", lambda config, each: asked.append(each))
+    monkeypatch.setattr(preflight, "check_disk", lambda config, *gib: asked.append(gib))
     given = [*GPUS, "run.check_memory=false", "run.card=H100"]
     assert preflight.examine(compose(given)).memory is None
-    assert round(asked.pop(), 1) == 91.5
+    assert [round(gib, 1) for gib in asked.pop()] == [91.5, 15.3]  # 12 bytes a parameter, and 2 to fetch
     found = preflight.examine(compose([*given, f"{A}.model.path=some/model"]))  # a model of unknown size may start
     assert (asked, "shape" in refusals(found.checks)) == ([], False)
 

@@ -33,6 +33,14 @@ def test_what_is_a_setting_is_pinned(paper: Any, key: str) -> None:
     assert OmegaConf.select(paper, key) == PINNED[key]
 
 
+def test_the_loggers_are_verls() -> None:
+    from verl.utils.tracking import Tracking
+
+    from stapo_training.run.preflight import _LOGGERS
+
+    assert sorted(_LOGGERS) == sorted(Tracking.supported_backend)
+
+
 def test_3_the_advantage_is_divided_by_the_unbiased_deviation() -> None:
     import numpy as np
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage

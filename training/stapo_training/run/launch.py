@@ -264,8 +264,8 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         _set_places(config, folder, checkpoint, command)
         start = checkpoint.name if checkpoint else "the start"
         with _status_at_end(config, out), open_run.working(start, resume=f"to resume: {command}", config=longer):
-            for name, place in _places(out, len(open_run.record.resumptions)).items():
-                os.environ.setdefault(name, place)
+            for name, value in _places(out, open_run.record).items():
+                os.environ.setdefault(name, value)
             try:
                 if not whole or not any(s.step == config.run.steps for s in folder.steps):
                     verl_run.train(config)
@@ -288,11 +288,14 @@ def refuse_early_end(out: Path, steps: int) -> None:
         )
 
 
-def _places(out: Path, attempt: int) -> dict[str, str]:
-    """Variables by which loggers write into the run's folder. veRL's file logger empties its file when it opens it, so
-    each attempt (0, 1, ...) of a run gets one of its own."""
+def _places(out: Path, record: Run) -> dict[str, str]:
+    """Variables by which loggers write into the run's folder, and wandb into one run over all attempts. veRL's file
+    logger empties its file when it opens it, so each attempt (0, 1, ...) of a run gets one of its own."""
     folders = {"TENSORBOARD_DIR": str(out / "tensorboard"), "TRACKIO_DIR": str(out / "trackio"), "WANDB_DIR": str(out)}
-    return folders | {"VERL_FILE_LOGGER_PATH": str(out / f"verl-metrics-{attempt}.jsonl")}
+    # a run_id alone is that of every repetition too
+    one = f"{record.run_id}-{''.join(filter(str.isdigit, record.started))}"
+    folders |= {"SWANLAB_LOG_DIR": str(out / "swanlab"), "WANDB_RUN_ID": one, "WANDB_RESUME": "allow"}
+    return folders | {"VERL_FILE_LOGGER_PATH": str(out / f"verl-metrics-{len(record.resumptions)}.jsonl")}
 
 
 def _keep_selector(config: Any) -> None:

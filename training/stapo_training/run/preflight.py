@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
@@ -45,13 +46,17 @@ from stapo_training.token_log.writer import token_log_from
 _COLUMNS = {"data_source", "prompt", "reward_model", "extra_info"}
 _BUSY_GIB = 2.0  # a driver and a display hold less
 _LOGS_GIB = 1.0  # metrics and what veRL and Ray log
+_SESSION_GIB = 1.0  # what Ray keeps of a session in its own folder
+_HUB = 2  # bytes a parameter of the hub's weights, bf16
 _ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _OURS = "stapo_varlen"  # verl_ext/attention.py
 _FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3", "flash_attention_4": "flash-attn-4"}
 _WIDEST_HEAD = 256
 _ULYSSES = "ulysses_sequence_parallel_size"
 _PARTS = ("actor.fsdp_config", "actor", "ref.fsdp_config", "ref")
-_LOGGERS = ("console", "file", "tensorboard", "trackio", "wandb")
+_LOGGERS = {"console": "", "file": ""}  # veRL's, and the package of each
+_LOGGERS |= {n: n for n in ("clearml", "mlflow", "rl_insight", "swanlab", "tensorboard", "trackio", "wandb")}
+_LOGGERS |= {"vemlp_wandb": "volcengine_ml_platform"}
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ def check_settings(config: Any) -> Checks:
     checks.attempt("advantage", advantage_from, a, config.algorithm)
     checks.attempt("proxy", proxy_from, a, config.algorithm)
     checks.attempt("dynamic sampling", _check_groups, config)
+    checks.attempt("rejection", _check_rejection, config)
     checks.attempt("token log", token_log_from, a.token_log, config.run.out)
     checks.attempt("sizes", check_sizes, config)
     checks.attempt("attention", check_attention, config)
@@ -115,17 +121,22 @@ def examine(config: Any) -> Preflight:
     checks = found.checks
     model = checks.attempt("model", check_model, config)
     for kind in ("train_files", "val_files"):
-        names = config.data[kind]
+        names, ids = config.data[kind], list[str | None]()
         for path in map(Path, [names] if isinstance(names, str) else names):
             found.files.append(path)
             rows = checks.attempt(f"data.{kind}", check_data, kind, path, how_to_make(config, path))
-            if kind == "val_files":
-                found.validation += (rows or 0) * int(a.rollout.val_kwargs.n)
-            else:
-                found.prompts = None if rows is None or found.prompts is None else found.prompts + rows
+            if rows is None and kind == "train_files":
+                found.prompts = None
+            ids += rows or []
+        checks.attempt(f"ids of data.{kind}", check_ids, kind, ids)
+        if kind == "val_files":
+            found.validation = len(ids) * int(a.rollout.val_kwargs.n)
+        elif found.prompts is not None:
+            found.prompts = len(ids)
     checks.attempt("prompts", _check_prompts, config, found.prompts)
     # a hub model that is not cached may still have known facts, so that its run is planned
     if model := model or (a.model.path if a.model.path in KNOWN else None):
+        checks.attempt("the model's configuration", check_model_config, config, model)
         checks.attempt("the model's attention", check_model_attention, config, model)
         # without the check of memory a model of an unknown family is no hindrance
         found.shape = (checks if config.run.check_memory else Checks()).attempt("shape", find_shape, model)
@@ -134,7 +145,10 @@ def examine(config: Any) -> Preflight:
         return found
     if config.run.check_memory and (card or config.trainer.device == "cpu"):
         found.memory = checks.attempt("memory", estimate.memory, config, found.shape, card, host)
-    found.disk = checks.attempt("disk", check_disk, config, checkpoint_gib(config, found.shape.parameters))
+    each, fetched = checkpoint_gib(config, found.shape.parameters), 0.0
+    if is_hub_id(str(a.model.path)) and not isinstance(_cached(a.model.path, config.run.model_revision), str):
+        fetched = _HUB * found.shape.parameters / GIB
+    found.disk = checks.attempt("disk", check_disk, config, each, fetched)
     return found
 
 
@@ -191,15 +205,24 @@ def _check_groups(config: Any) -> None:
         raise BadInput(what, found=groups.metric, expected="acc | score | reward", next_step=cure)
 
 
+def _check_rejection(config: Any) -> None:
+    rejects = (config.algorithm.get("rollout_correction") or {}).get("rollout_rs")
+    if rejects is not None:  # veRL 0.9.1 takes a group's baseline from the rejected responses too
+        key = "algorithm.rollout_correction.rollout_rs"
+        what = f"{key}: rejected responses still decide the advantages of their group"
+        cure = f"{key}=null; method=tis or method=icepop weighs tokens instead"
+        raise BadInput(what, found=rejects, expected="null", next_step=cure)
+
+
 def check_loggers(names: str | Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
     """Raises BadInput for a logger whose package is missing, and for wandb without an account: veRL would say so, or
     wait for a password, when the GPUs have started."""
     chosen = [names] if isinstance(names, str) else list(names)
     for name in chosen:
-        if name not in _LOGGERS or (name in _LOGGERS[2:] and importlib.util.find_spec(name) is None):
-            known = name in _LOGGERS  # no unknown name is advised to pip
+        known, package = name in _LOGGERS, _LOGGERS.get(name)  # no unknown name is advised to pip
+        if not known or (package and importlib.util.find_spec(package) is None):
             what = f"trainer.logger={name}: its package is missing" if known else f"trainer.logger={name} is unknown"
-            cure = f"python -m pip install {name}" if known else "trainer.logger=[console,tensorboard]"
+            cure = f"python -m pip install {package}" if known else "trainer.logger=[console,tensorboard]"
             raise BadInput(what, found=name, expected=" | ".join(_LOGGERS), next_step=cure)
     offline = environment.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
     netrc = Path(environment.get("HOME", "~")).expanduser() / ".netrc"
@@ -241,6 +264,37 @@ def check_attention(config: Any) -> None:
             raise BadInput(what, found=found, expected=only, next_step=cure)
 
 
+def _overridden(config: Any, model: str) -> dict[str, Any] | None:
+    """`find_config` with the run's overrides, as veRL reads them."""
+    overrides, facts = config.actor_rollout_ref.model.override_config, find_config(model)
+    return facts and facts | dict(overrides.get("model_config", overrides))
+
+
+def check_model_config(config: Any, model: str) -> None:
+    """What veRL, or the rollout, would say of a model's config.json when all processes have started, or not at all.
+
+    Raises:
+        BadInput: no single architecture; fewer positions than the longest sequence has.
+    """
+    if (facts := _overridden(config, model)) is None or facts is KNOWN.get(model):
+        return
+    if len(architectures := facts.get("architectures") or []) != 1:
+        raise BadInput(
+            f"{model}: config.json names no single architecture",
+            found=f"architectures: {architectures or 'none'}",
+            expected="one class of transformers, such as Qwen2ForCausalLM",
+            next_step='add "architectures": ["..."] to config.json, as the model\'s first publisher has it',
+        )
+    longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
+    if (positions := facts.get("max_position_embeddings")) is not None and positions < longest:
+        raise BadInput(
+            f"{model}: its context is shorter than a prompt with its response",
+            found=f"max_position_embeddings {positions}",
+            expected=f"at least {longest}: data.max_prompt_length + data.max_response_length",
+            next_step=f"data.max_response_length={max(1, positions - int(config.data.max_prompt_length))}",
+        )
+
+
 def check_model_attention(config: Any, model: str) -> None:
     """What a model's config.json, with the run's overrides, asks of our attention; no check where it is not at hand.
 
@@ -248,11 +302,9 @@ def check_model_attention(config: Any, model: str) -> None:
         BadInput: for what the attention does not compute, or its kernel where there is a GPU.
     """
     a = config.actor_rollout_ref
-    facts = find_config(model) if _attention(config) == _OURS else None
+    facts = _overridden(config, model) if _attention(config) == _OURS else None
     if facts is None:
         return
-    overrides = a.model.override_config
-    facts = facts | dict(overrides.get("model_config", overrides))  # as veRL reads it
     other, wrong = "sdpa", []
     if a.model.use_remove_padding:  # padded rows go to sdpa
         head, hidden, heads = (facts.get(k) for k in ("head_dim", "hidden_size", "num_attention_heads"))
@@ -388,8 +440,8 @@ def find_shape(model: str) -> Shape:
     return shape_from(config, model)
 
 
-def check_data(kind: str, path: Path, make: str) -> int:
-    """The number of rows of a data file that is whole.
+def check_data(kind: str, path: Path, make: str) -> list[str]:
+    """The problem ids of a data file that is whole, one a row.
 
     A `data.json` of `stapo-train data` beside the file says its content hash, which must match.
 
@@ -429,7 +481,18 @@ def check_data(kind: str, path: Path, make: str) -> int:
                 expected=f"content {hashes[path.name][:16]}",
                 next_step="prepare the data again in a new folder: one of the two files was changed",
             )
-    return rows
+    return ids.field("problem_id").cast(pa.string()).to_pylist()
+
+
+def check_ids(kind: str, ids: Sequence[str]) -> None:
+    """Raises BadInput for an id that several rows have: their samples would have equal seeds."""
+    if repeated := [i for i, n in Counter(ids).items() if n > 1]:
+        raise BadInput(
+            f"data.{kind}: several rows have one extra_info.problem_id, from which their samples' seeds are derived",
+            found=f"{len(repeated)} such ids, {', '.join(repeated[:3])} among them",
+            expected="an id of its own for every row of all files",
+            next_step="stapo-train data makes one from each problem's text",
+        )
 
 
 def _check_prompts(config: Any, prompts: int | None) -> None:
@@ -591,23 +654,34 @@ def checkpoint_gib(config: Any, parameters: int) -> float:
     return sum(bytes_of.get(c, 0) for c in config.actor_rollout_ref.actor.checkpoint.save_contents) * parameters / GIB
 
 
-def check_disk(config: Any, each: float) -> str:
-    """What the disk has to hold, in a line; `each`: GiB of a checkpoint.
+def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
+    """What the disk has to hold, in a line; `each`: GiB of a checkpoint, `fetched`: of weights that are not cached yet.
 
     Raises:
-        BadInput: no room for two: a new one is written before an old one is deleted, and a killed save leaves a part.
+        BadInput: no room for two: a new one is written before an old one is deleted, and a killed save leaves a part;
+            or none for Ray's own files and the weights. Folders on one disk share its room.
     """
     out, every, keep = Path(config.run.out), int(config.trainer.save_freq), config.trainer.max_actor_ckpt_to_keep
     log = config.actor_rollout_ref.token_log
     logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
+    needs = [(out, 2 * each + logs, f"two checkpoints of {each:.2f} GiB and {logs:g} GiB of logs")]
+    if not config.ray_kwargs.ray_init.get("address"):  # else Ray runs already
+        needs.append((Path(os.environ.get("RAY_TMPDIR", "/tmp")), _SESSION_GIB, "Ray's files (RAY_TMPDIR)"))
+    if fetched:
+        needs.append((Path(constants.HF_HUB_CACHE), fetched, f"{fetched:.2f} GiB of weights from the hub (HF_HOME)"))
+    disks: dict[int, list[tuple[Path, float, str]]] = {}
+    for need in needs:
+        disks.setdefault(runs.nearest(need[0]).stat().st_dev, []).append(need)
+    for on_it in disks.values():
+        room, total = psutil.disk_usage(str(runs.nearest(on_it[0][0]))).free / GIB, sum(n[1] for n in on_it)
+        if room < total:
+            raise BadInput(
+                f"too little disk is free for {on_it[0][0]}",
+                found=f"{room:.2f} GiB",
+                expected=f"at least {total:.2f} GiB: {'; '.join(n[2] for n in on_it)}",
+                next_step="free some space, or choose another run.out, RAY_TMPDIR or HF_HOME",
+            )
     free = psutil.disk_usage(str(runs.nearest(out))).free / GIB
-    if free < (need := 2 * each + logs):
-        raise BadInput(
-            f"too little disk is free for {out}",
-            found=f"{free:.2f} GiB",
-            expected=f"at least {need:.2f} GiB: two checkpoints of {each:.2f} GiB and {logs:g} GiB of logs",
-            next_step="free some space or choose another run.out",
-        )
     made = -(-int(config.run.steps) // every) if every > 0 else 0  # the last step is always saved
     most = min(made, keep + 1) if keep else made  # an old one goes when the new one is complete
     scarce = "; NOT ENOUGH: trainer.max_actor_ckpt_to_keep=N keeps the newest N" if most * each + logs > free else ""
