@@ -17,6 +17,7 @@ from stapo_repro.run.chain import make_stages, show_summary
 from stapo_repro.run.request import cpu_run, miniature, of_testbed, parse_cells, seeds_of
 from stapo_results import runs, store
 from stapo_results.errors import BadInput
+from stapo_results.methods import methods
 
 # commands
 
@@ -195,6 +196,7 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("wrong", [
     lambda: parse_cells(["stapo"]), lambda: parse_cells(["base/mini"]), lambda: parse_cells([]),
+    lambda: parse_cells(["stapo-q0.75/qwen3-1.7b"]), lambda: parse_cells(["stapo-q0.50/mini"]),
     lambda: parse_cells(["stapo/mini", "stapo/smollm2-135m"]), lambda: parse_cells(["stapo/qwen3-8b", "stapo/mini"]),
     lambda: seeds_of("one"), lambda: seeds_of("0,0"), lambda: seeds_of("-1"), lambda: seeds_of(""),
     lambda: asked("stapo/mini", steps=0), lambda: asked("stapo/mini", judge="none"),
@@ -231,6 +233,21 @@ def test_seeds_and_cells() -> None:
     assert [seeds_of("3"), seeds_of("4,1"), seeds_of(None)] == [(3,), (4, 1), None]
     run, cells = parse_cells(["stapo/qwen3-8b", "base/qwen3-14b", "stapo/qwen3-8b"])
     assert (run, cells) == ("cells", (("stapo", "qwen3-8b"), ("base", "qwen3-14b")))
+
+
+@pytest.mark.parametrize("size", ["mini", "smollm2-135m", "qwen3-1.7b", "qwen3-8b", "qwen3-14b"])
+def test_every_registered_method_and_other_values_of_a_mask_are_cells(size) -> None:
+    others = {
+        "stapo-q0.5": "stapo actor_rollout_ref.selector.q=0.5",
+        "stapo-random-tau2e-05-q0.25": "stapo-random actor_rollout_ref.selector.tau_p=2e-05 "
+        "actor_rollout_ref.selector.q=0.25",
+    }
+    told = dict(zip(methods(), methods(), strict=True)) | others
+    assert len(told) == 30
+    by = commands(asked(*(f"{m}/{size}" for m in told)))
+    trained = {name.removeprefix("train/").split(f"-{size}")[0].removesuffix("-s0"): command.split("method=")[1]
+               for name, command in by.items() if name.startswith("train/")}  # fmt: skip
+    assert {m: command.partition(" size=")[0] for m, command in trained.items()} == told
 
 
 def test_the_command_line_refuses_with_code_2_and_writes_nothing(tmp_path, monkeypatch, capsys) -> None:

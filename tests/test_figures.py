@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +18,7 @@ from token_logs import Token, with_thresholds, write_tokens
 
 from stapo_repro import labels, paper
 from stapo_repro.read import load_cells, load_training_runs
+from stapo_repro.run.request import parse_cells
 from stapo_repro.table.build import build
 from stapo_repro.tokens.log import load
 from stapo_results.errors import BadInput
@@ -98,7 +100,7 @@ def test_late_profile_is_the_mean_over_the_last_quarter_and_old_records_lack_the
     shares(tmp_path, 0, {6: 9.0, 7: 0.2, 8: 0.4}, "token_entropy_q95")  # of eight steps 7 and 8 are late
     assert curves.late_profile(load_training_runs([tmp_path])) == pytest.approx({95: 0.3})
     with style.style():
-        drawn = curves.training(of(tmp_path)[MINI].only("stapo"), profile=True)
+        drawn = curves.training(of(tmp_path)[MINI].only("stapo"), (), profile=True)
     assert drawn is not None
     assert len(drawn.missing) == 1
 
@@ -133,10 +135,10 @@ def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
 
 
 def test_labels_of_other_values_are_read_as_the_trainer_writes_them():
-    assert groups.variant("stapo-tau0.0002") == ("stapo", 0.0002, 0.75)
-    assert groups.variant("stapo-tau2e-05-q0.5") == ("stapo", 2e-05, 0.5)
-    assert groups.variant("stapo-random-q0.5") == ("stapo-random", 0.002, 0.5)
-    assert groups.variant("stapo") is groups.variant("stapo-q0.5-old") is None
+    assert paper.variant("stapo-tau0.0002") == ("stapo", 0.0002, 0.75)
+    assert paper.variant("stapo-tau2e-05-q0.5") == ("stapo", 2e-05, 0.5)
+    assert paper.variant("stapo-random-q0.5") == ("stapo-random", 0.002, 0.5)
+    assert paper.variant("stapo") is paper.variant("stapo-q0.5-old") is None
 
 
 def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
@@ -289,8 +291,30 @@ def test_every_figure_of_the_paper_is_drawn_from_made_up_records(papers):
 def test_what_is_not_run_is_a_state(papers):
     states = {p.number: p.state(of(papers / "qwen3-8b")) for p in registry.PRINTED if p.draw}
     assert {n for n, state in states.items() if state == "drawn"} == {"1b", "9a"}
-    assert states["6"] == "in part; not run: Qwen3-1.7B, Qwen3-14B"
+    assert states["6"] == "in part; missing: Qwen3-1.7B, Qwen3-14B"
     assert states["2b"] == states["9b"] == "not run"
+
+
+def test_a_panel_without_data_is_no_drawn_figure(papers, tmp_path):
+    root = tmp_path / "r"
+    shutil.copytree(papers, root)
+    for file in root.rglob("metrics.jsonl"):
+        file.write_text(file.read_text().replace("accuracy_t0.7", "other"))
+    for file in root.rglob("*t0.7*.json"):
+        file.unlink()
+    states = {p.number: p.state(of(root)) for p in registry.PRINTED if p.draw}
+    missing = "in part; missing: AIME24 in validation (not logged)"
+    assert {n for n, state in states.items() if state == missing} == {"3", "5", "9a", "9b"}
+    assert states["1b"] == "in part; missing: T = 0.7, top-p = 0.9 (not evaluated)"
+
+
+def test_the_papers_figures_take_eleven_trainings_beside_its_table():
+    further = [m for p in registry.PRINTED for m in p.further]
+    assert sorted(set(further)) == [
+        "justrl-fullmask", *(f"stapo-high-entropy{q}" for q in ("", "-q0.25", "-q0.5")), "stapo-q0.25", "stapo-q0.5",
+        *(f"stapo-random{q}" for q in ("", "-q0.25", "-q0.5")), "stapo-tau0.0002", "stapo-tau0.02",
+    ]  # fmt: skip
+    assert parse_cells([f"{m}/qwen3-1.7b" for m in further])[0] == "cells"
 
 
 # token logs
@@ -338,12 +362,14 @@ def test_the_figure_of_planted_words_marks_every_mask(tmp_path):
 
 # the palette
 
+BEYOND = tuple(m for m in labels.COLOURS if m not in (labels.BASE, *labels.METHODS, *labels.ARMS))
+
 
 def test_every_method_has_a_style_of_its_own():
-    known = [style.method_style(m) for m in labels.METHOD_LABELS]
+    known = [style.method_style(m) for m in labels.COLOURS]
     assert len({k.colour for k in known}) == len(known)
     # within one figure, dashes and markers tell the lines apart in grey too
-    for together in ((labels.BASE, *labels.METHODS), tuple(labels.ARMS), tuple(labels.BEYOND)):
+    for together in ((labels.BASE, *labels.METHODS), tuple(labels.ARMS), BEYOND):
         assert len({style.method_style(m).dashes for m in together}) == len(together)
         assert len({style.method_style(m).marker for m in together}) == len(together)
 
@@ -376,7 +402,7 @@ TO_XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), 
 LEAST = 12.0  # CIE76; 2.3 can just be told apart side by side (Mahy and others, 1994), and marks are thin and apart
 TOGETHER = (
     [labels.COLOURS[m] for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ARMS))],
-    [labels.COLOURS[m] for m in (labels.BASE, *labels.METHODS, *labels.BEYOND)],
+    [labels.COLOURS[m] for m in (labels.BASE, *labels.METHODS, *BEYOND)],
     [style.SILENCED, style.KEPT],
 )
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stapo_eval.cli import main
-from stapo_eval.decoding import INSTRUCTION
 from stapo_results import store
+from stapo_results.answers import INSTRUCTION
 from stapo_results.schema import Run
 
 MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"

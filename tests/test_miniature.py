@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stapo_results import benchmarks, store
-from stapo_results.answers import last_boxed
+from stapo_results.answers import INSTRUCTION, last_boxed
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
-from stapo_training.data.rows import INSTRUCTION
 from stapo_training.miniature import build, carried, pretrain, worlds
 from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
 from stapo_training.miniature.worlds import Problem

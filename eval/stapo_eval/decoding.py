@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from stapo_results.answers import INSTRUCTION
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
 
-# JustRL's evaluation script, which the paper's setting follows: one space between problem and instruction
-INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
 MAX_TOKENS = 20_480
 NEUTRAL: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """What a setting leaves switched off. An endpoint is told so, or a model's own defaults would count there."""
@@ -53,7 +52,7 @@ def parse_settings(text: str) -> dict[str, tuple[float, float]]:
 
 
 def prompt(problem: str) -> str:
-    """The user's message for one problem."""
+    """The user's message for one problem: one space before the instruction, as in JustRL's evaluation script."""
     return f"{problem} {INSTRUCTION}"
 
 

@@ -32,8 +32,8 @@ def _check_out(out: Path | None, records: Sequence[Path] = ()) -> None:
     if out is not None:
         check_folder(out, "--out")
     elif records:
-        raise BadInput("pages of other records go to a folder of their own", found="--records without --out",
-                       expected="both", next_step="--out DIR")  # fmt: skip
+        raise BadInput("--records needs --out", found="no --out", expected="a folder other than results/",
+                       next_step="--out DIR")  # fmt: skip
 
 
 def tables(records: Records = (), of: Of = None, out: Path | None = None, check: bool = False) -> int:
@@ -121,7 +121,7 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
     from stapo_results.store import write_atomic
 
     if top < 0:
-        raise BadInput("--top is a number of cases", found=top, expected="0 or more", next_step="--top 30")
+        raise BadInput("--top must be at least 0", found=top, expected="0 or more", next_step="--top 30")
     folder, loaded = out or run_folder / "tokens", log.load(run_folder)
     check_folder(folder, "--out")
     files, messages = analyse(loaded, top)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stapo_results.methods import methods
 from stapo_results.sizes import MINI, SMALL, is_miniature_size, of_world
 
 METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
@@ -15,17 +16,8 @@ ARMS: dict[str, str] = {  # of the testbed, in every world
 # the masks over rare tokens of correct responses; 20-Entropy, which leaves out four fifths of all tokens, is none
 RARE_TOKEN_MASKS = ("justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo-per-response", "stapo")
 BASE = "base"
-BEYOND: dict[str, str] = {
-    "grpo-nokl": "GRPO without KL",
-    "dapo": "DAPO",
-    "gspo": "GSPO",
-    "sapo": "SAPO",
-    "cispo": "CISPO",
-    "clip_cov": "Clip-Cov",
-    "kl_cov": "KL-Cov",
-}
-NO_STYLE: dict[str, str] = {"tis": "TIS", "icepop": "IcePop", "stare": "STARE"}  # named in tables; no figure has them
-METHOD_LABELS = {BASE: "Base model", **BEYOND, **ARMS, **METHODS}
+METHOD_LABELS = {BASE: "Base model", **METHODS, **{m: e["title"] for m, e in methods().items()}, **ARMS}
+"""The base model and every method, the paper's first."""
 
 SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 
@@ -91,4 +83,4 @@ def benchmark_label(name: str) -> str:
 
 
 def method_label(name: str) -> str:
-    return METHOD_LABELS.get(name) or NO_STYLE.get(name, name)
+    return METHOD_LABELS.get(name, name)

@@ -6,6 +6,7 @@ what is printed and nothing else. Formulas in `stapo_repro.statistics`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,6 +26,22 @@ Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
 Reading = Literal["above both", "between", "below both"]
 COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)
 TAU_P, Q = 0.002, 0.75  # of S2T (Section "Settings", table of hyperparameters)
+_NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+_VARIANT = re.compile(rf"(stapo|stapo-high-entropy|stapo-random)(?:-tau({_NUMBER}))?(?:-q({_NUMBER}))?")
+
+
+def with_values(method: str, tau_p: float, q: float) -> str:
+    """The label of a method's runs with these values, as the trainer writes it: what is the paper's is not in it."""
+    return method + (f"-tau{tau_p!r}" if tau_p != TAU_P else "") + (f"-q{q!r}" if q != Q else "")
+
+
+def variant(label: str) -> tuple[str, float, float] | None:
+    """(method, tau_p, q) of a run with another tau_p or q, from its label: `stapo-tau0.0002`, `stapo-random-q0.5`;
+    None for any other label, the plain methods among them."""
+    found = _VARIANT.fullmatch(label)
+    if not found or not (found[2] or found[3]):
+        return None
+    return found[1], float(found[2] or TAU_P), float(found[3] or Q)
 
 
 class PaperRow(BaseModel):

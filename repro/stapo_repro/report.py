@@ -77,7 +77,7 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
         RecordError: a broken record, or one that contradicts another or its responses.
     """
     if most < 0:
-        raise BadInput("--responses is a number", found=most, expected="0 or more", next_step="--responses 600")
+        raise BadInput("--responses must be at least 0", found=most, expected="0 or more", next_step="--responses 600")
     named = list(records) or list(runs)
     home = named[0] if named else paper.checkout() / "results"
     page = out or home / "report.html"

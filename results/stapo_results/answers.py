@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+"""What every prompt ends with, in training and evaluation (JustRL's two scripts)."""
+
 # A box command (also with its backslash doubled, as in text that was escaped twice), an escaped character, or a brace.
 _TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*)|\\.|(?P<open>\{)|(?P<close>\})", re.S)
 _BARE = re.compile(r"[^\s${}]{1,1000}")  # bounded: one box without braces may run into the next

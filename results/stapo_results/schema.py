@@ -202,7 +202,7 @@ class Run(Record):
     """
 
     run_id: str
-    kind: Literal["base", "fetch", "data", "train", "export", "eval", "repro", "bench", "theory", "probe"]
+    kind: Literal["base", "fetch", "data", "train", "eval", "repro", "bench", "theory", "probe"]
     status: Literal["running", "done", "failed", "interrupted"]
     command: list[str]
     config: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a method is: its parts of the configuration, what goes with them, and its entry in `registry.yaml`."""
+"""What a method is: its parts of the configuration, what goes with them, and its entry in `methods.yaml`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from stapo_results import methods as registry
 from stapo_results import store
 from stapo_results.errors import BadInput, meant
 from stapo_results.schema import Run
@@ -41,7 +41,6 @@ _LOGITS: Needs = {
 _TOKEN_BY_TOKEN: Needs = {f"{_ACTOR}policy_loss.loss_mode": PER_TOKEN_LOSSES, f"{_ACTOR}entropy_coeff": (0,)}
 _OLD_PASS: Needs = {"algorithm.rollout_correction.bypass_mode": (False,)}
 _CURES = {f"{_ACTOR}use_fused_kernels": "actor_rollout_ref.model.use_fused_kernels=false"}
-_FILE = Path(__file__).with_name("registry.yaml")
 _WEIGHTS = {2.0: "tis", "0.5_5.0": "icepop"}
 
 
@@ -218,7 +217,7 @@ def require(config: Mapping[str, Any], what: str, needs: Needs, cures: Mapping[s
         if top in config and (found := reduce(operator.getitem, path, config[top])) not in allowed:
             first = "null" if allowed[0] is None else allowed[0]
             raise BadInput(
-                f"{key} does not go with {what}",
+                f"this value of {key} is not supported with {what}",
                 found=found,
                 expected=" | ".join(map(str, allowed)),
                 next_step=f"set {cures.get(key, f'{key}={first}')}",
@@ -323,7 +322,7 @@ class Method(_Part):
 
 def methods() -> dict[str, Method]:
     """All entries by the names of their overlays."""
-    return {name: Method.model_validate(entry) for name, entry in yaml.safe_load(_FILE.read_text()).items()}
+    return {name: Method.model_validate(entry) for name, entry in registry.methods().items()}
 
 
 def definition_of(config: Any) -> Definition:
@@ -395,6 +394,6 @@ def listing(records: Path, method: str | None = None) -> str:
             lines = [f"{name}: {row.pop('paper')}", *(f"{k}: {v}" for k, v in list(row.items())[1:])]
             if name == only:
                 lines += [f"needs {k}={' | '.join(map(str, v))}" for k, v in m.definition.needs.items()]
-                lines += _FILE.with_name("configs").joinpath("method", f"{name}.yaml").read_text().splitlines()
+                lines += Path(__file__).parent.joinpath("configs", "method", f"{name}.yaml").read_text().splitlines()
             parts.append("\n  ".join(lines))
     return "\n\n".join(parts)

@@ -11,9 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from stapo_repro import labels
 from stapo_repro.figures import style
-from stapo_repro.figures.groups import Group, variant
+from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import GREY, SMALL, Sketch, Value
-from stapo_repro.paper import TAU_P, Q
+from stapo_repro.paper import TAU_P, Q, variant, with_values
 from stapo_repro.testbed.evidence import run_values
 from stapo_results.schema import SETTINGS, StepMetrics
 from stapo_results.statistics import over_seeds
@@ -152,11 +152,10 @@ def pareto(g: Group, benchmarks: Sequence[str] = ()) -> Sketch | None:
     if max((r.steps[-1].step for r in g.runs if r.steps), default=0) <= FEWEST_STEPS:
         return None
     part = tuple(benchmarks) or g.benchmarks
-    figure, drawn = style.sheet(3.1), set()
-    for axes, setting in zip(figure.subplots(1, 2), SETTINGS, strict=True):
-        found = spots(g, part, setting)
+    figure, of = style.sheet(3.1), {setting: spots(g, part, setting) for setting in SETTINGS}
+    drawn = {m for found in of.values() for m in found}
+    for axes, (setting, found) in zip(figure.subplots(1, 2), of.items(), strict=True):
         _draw_spots(axes, found)
-        drawn |= set(found)
         axes.set_title(style.setting_label(setting))
         axes.set_xlabel("entropy stability S (right is better)")
         axes.set_ylabel(f"accuracy (%), {_of(part)}")
@@ -166,6 +165,7 @@ def pareto(g: Group, benchmarks: Sequence[str] = ()) -> Sketch | None:
         "of training, H₀ the mean over that quarter. Bars: 95 % intervals. Dots: S of each seed."
     )
     missing = [labels.method_label(m) for m in g.methods if m not in drawn]
+    missing += [f"{style.setting_label(s)} (not evaluated)" for s, found in of.items() if drawn and not found]
     return g.sketch("pareto", "Accuracy against entropy stability", figure, caption, missing, evaluated=True)
 
 
@@ -199,6 +199,14 @@ def sweep(g: Group, strategy: str, key: str) -> dict[float, str | None]:
     return points
 
 
+def further(key: str) -> tuple[str, ...]:
+    """The labels of the runs that the paper's figure over `key` takes beside those of its table."""
+    if key == "tau_p":
+        return tuple(with_values(_OURS, at, Q) for at in _PLANNED[key] if at != TAU_P)
+    inner = [with_values(m, TAU_P, q) for m in _STRATEGIES for q in _PLANNED[key] if q not in _ENDS]
+    return tuple(m for m in (*_ENDS.values(), *inner) if m not in labels.METHODS)
+
+
 def late_entropy(g: Group, method: str) -> Value | None:
     """Policy entropy in nats over the last quarter of the steps, mean and interval over the finished trainings."""
     runs = [run_values(r.steps) for r in g.runs if (r.method, r.status) == (method, "done")]
@@ -224,8 +232,8 @@ def sweeps(g: Group, panels: Sequence[SweepPanel], title: str) -> Sketch:
     figure = style.sheet(0.7 + 2.0 * rows)
     runs = {key: {s: sweep(g, s, key) for s in (_STRATEGIES if key == "q" else (_OURS,))}
             for key in dict.fromkeys(key for key, *_ in panels)}  # fmt: skip
-    for axes, shown in zip(figure.subplots(rows, 2, squeeze=False).flatten(), panels, strict=True):
-        _draw_sweep(g, axes, runs[shown[0]], shown)
+    places = zip(figure.subplots(rows, 2, squeeze=False).flatten(), panels, strict=True)
+    empty = [axes.get_title() for axes, shown in places if not _draw_sweep(g, axes, runs[shown[0]], shown)]
     found = {(m, label) for of in runs.values() for m, points in of.items() for label in points.values() if label}
     names = dict.fromkeys(m for of in runs.values() for m in of)
     handles = [style.handle(m, run=any(m == n and x not in _ENDS.values() for n, x in found)) for m in names]
@@ -235,6 +243,7 @@ def sweeps(g: Group, panels: Sequence[SweepPanel], title: str) -> Sketch:
     style.legend(figure, handles)
     missing = [f"{labels.method_label(m)} {'q' if key == 'q' else 'τₚ'} = {at:g}" for key, of in runs.items()
                for m, points in of.items() for at, label in points.items() if not label]  # fmt: skip
+    missing += [f"{title} (not recorded)" for title in empty]
     fixed = [f"τₚ = {TAU_P:g} over q" if key == "q" else f"q = {Q:g} over τₚ" for key in runs]
     caption = f"{'; '.join(fixed)}. Bars: 95 % intervals."
     if any(not part for _, part, _ in panels):
@@ -242,7 +251,8 @@ def sweeps(g: Group, panels: Sequence[SweepPanel], title: str) -> Sketch:
     return g.sketch("sensitivity", title, figure, caption, missing, evaluated=True)
 
 
-def _draw_sweep(g: Group, axes: Axes, of: dict[str, dict[float, str | None]], shown: SweepPanel) -> None:
+def _draw_sweep(g: Group, axes: Axes, of: dict[str, dict[float, str | None]], shown: SweepPanel) -> bool:
+    """Whether there is anything in the panel."""
     key, part, settings = shown
     where = f", {style.setting_label(settings[0])}" if len(settings) == 1 else ""
     axes.set_title((_of(part).capitalize() if len(part) > 1 else _of(part)) + where if part else "Late entropy")
@@ -269,6 +279,7 @@ def _draw_sweep(g: Group, axes: Axes, of: dict[str, dict[float, str | None]], sh
                     style.mark(axes, v, x, at_end, f"sweep-{label}-{w}", upright=True, hollow=hollow)
     if not drawn:
         style.nothing(axes)
-        return
+        return False
     axes.set_xlim(-0.5, len(places) - 0.5)
     axes.set_xticks(range(len(places)), [f"{v:g}" for v in places])
+    return True

@@ -194,13 +194,14 @@ def training(
     columns = 3 if n % 3 == 0 else 2
     figure = sheet(0.5 + 2.2 * math.ceil(n / columns))
     every = figure.subplots(math.ceil(n / columns), columns, squeeze=False).flatten()
-    drawn = [c for axes, shown in zip(every, panels, strict=False) for c in panel(axes, runs, shown)]
-    missing = [name_of(m) for m, mine in runs.items() if not mine]
+    by_panel = {shown.title: panel(axes, runs, shown) for axes, shown in zip(every, panels, strict=False)}
+    drawn, missing = [c for of in by_panel.values() for c in of], [name_of(m) for m, mine in runs.items() if not mine]
     if profile:
-        levels = _profiles(every[-1], runs)
+        by_panel["token entropy by quantile"] = levels = _profiles(every[-1], runs)
         more += "Late in training: mean over the last quarter of the steps. "
         if levels and 80 not in levels and kind == "training_curves":  # the paper's figure 5d
             missing.append("the 80th percentile, which the trainer did not log")
+    missing += [f"{title} (not logged)" for title, found in by_panel.items() if g.runs and not found]
     numbers = sorted({len(of) for of in runs.values() if of}) or [0]
     handles = []
     for method, mine in runs.items():

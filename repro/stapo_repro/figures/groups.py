@@ -15,23 +15,12 @@ from matplotlib.figure import Figure
 
 from stapo_repro import labels
 from stapo_repro.figures.style import Sketch, Value
-from stapo_repro.paper import TAU_P, PaperTable, Q
+from stapo_repro.paper import PaperTable, variant
 from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
 from stapo_results.sizes import SMALL
 
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
-_NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
-_VARIANT = re.compile(rf"(stapo|stapo-high-entropy|stapo-random)(?:-tau({_NUMBER}))?(?:-q({_NUMBER}))?")
-
-
-def variant(label: str) -> tuple[str, float, float] | None:
-    """(selector, tau_p, q) of a run with another tau_p or q, from its label as the trainer writes it:
-    `stapo-tau0.0002`, `stapo-random-q0.5`; None for any other label, the plain methods among them."""
-    found = _VARIANT.fullmatch(label)
-    if not found or not (found[2] or found[3]):
-        return None
-    return found[1], float(found[2] or TAU_P), float(found[3] or Q)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class Printed:
     Attributes:
         shows: what, and the benchmark and decoding setting that the paper names.
         draw: from the groups of its sizes that have a record; None where `command` makes it, or says why nothing does.
+        further: labels of the trainings that it takes beside those of the paper's table.
     """
 
     number: str
@@ -50,6 +51,7 @@ class Printed:
     draw: OfSizes | None = None
     sizes: tuple[str, ...] = _S
     command: str = ""
+    further: tuple[str, ...] = ()
 
     def sketches(self, groups: Groups) -> list[Sketch]:
         """The figure under its number; none without a record of its models."""
@@ -61,7 +63,7 @@ class Printed:
         """How much of it the records give, or the command that makes it."""
         found = self.sketches(groups)
         missing = ", ".join(m for s in found for m in s.missing)
-        return self.command or ("not run" if not found else f"in part; not run: {missing}" if missing else "drawn")
+        return self.command or ("not run" if not found else f"in part; missing: {missing}" if missing else "drawn")
 
 
 def _logged(g: Group, method: str) -> tuple[LoggedRun, Path] | None:
@@ -95,14 +97,16 @@ PRINTED = (
     Printed("2b", "tokens of JustRL by probability and entropy", _of_log("justrl", tokens.density)),
     Printed("2c", "mean gradient norm by quadrant, JustRL", _of_log("justrl", tokens.quadrant_bars)),
     Printed("3", "AIME24 accuracy and entropy, JustRL and JustRL-FullMask",
-            _training(_CURVES[:2], "justrl", "justrl-fullmask")),
+            _training(_CURVES[:2], "justrl", "justrl-fullmask"), further=("justrl-fullmask",)),
     Printed("4", "entropy threshold (in the paper an illustration)", _of_log("stapo", tokens.density)),
     Printed("5", "AIME24 accuracy, entropy, reward; token entropy by quantile", _training(profile=True)),
     Printed("6", "silenced share of the three sizes", curves.silenced_by_size, _SIZES),
     Printed("7", "masks over q at T = 1.0 (the caption names no benchmark)",
-            _sweeps("Masks over q", ("q", ("aime24",), ("t1.0",)), ("q", _SIX, ("t1.0",)))),
+            _sweeps("Masks over q", ("q", ("aime24",), ("t1.0",)), ("q", _SIX, ("t1.0",))),
+            further=compare.further("q")),
     Printed("8", "AIME24 (avg@32) over tau_p at both settings",
-            _sweeps("Sensitivity to τₚ", ("tau_p", ("aime24",), ("t1.0", "t0.7")), ("tau_p", (), ()))),
+            _sweeps("Sensitivity to τₚ", ("tau_p", ("aime24",), ("t1.0", "t0.7")), ("tau_p", (), ())),
+            further=compare.further("tau_p")),
     Printed("9a", "AIME24 accuracy, entropy, reward", _training(), _M),
     Printed("9b", "AIME24 accuracy, entropy, reward", _training(), _L),
     Printed("10", "words that STAPO silences and keeps",
@@ -119,7 +123,11 @@ def listing(groups: Groups) -> str:
     """The paper's figures and tables, each with its state, as a Markdown table."""
     with style():
         rows = [[p.number, p.shows, ", ".join(map(labels.size_label, p.sizes)), p.state(groups)] for p in PRINTED]
-    return "\n".join(grid(["Paper", "Shows", "Model", "From these records"], rows, 4))
+    further = dict.fromkeys(f"{m}/{size}" for p in PRINTED for m in p.further for size in p.sizes)
+    of = ", ".join(p.number for p in PRINTED if p.further)
+    more = f"Beside the table's trainings, figures {of} take {len(further)} further ones: `stapo-repro run"
+    table = grid(["Paper", "Shows", "Model", "From these records"], rows, 4)
+    return "\n".join([*table, "", f"{more} {' '.join(further)}`."])
 
 
 def _tokens(g: Group) -> list[Sketch]:

@@ -139,7 +139,7 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
         title = {} if kind == "png" else {"Title": sketch.title}
         sketch.figure.savefig(out, format=kind, metadata=_METADATA[kind] | title)
         files[kind] = out.getvalue()
-    lacks = f" Not run: {', '.join(sketch.missing)}." if sketch.missing else ""
+    lacks = f" Missing: {', '.join(sketch.missing)}." if sketch.missing else ""
     return replace(sketch, caption=sketch.caption + lacks, files=files)
 
 

@@ -145,7 +145,7 @@ def _training(r: Request, m: Model) -> Stage:
         address: r.ray_address or None,
     }
     words = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    command = (r.programs[0], "run", *(m.choices or (f"method={m.method}",)), *words)
+    command = (r.programs[0], "run", *(m.choices or plan.choices(m.method)), *words)
     needs = (_base(r, m.size).name if r.on_cpu else "data",)
     return _of_run(r, f"train/{m.name}", command, folder, needs, "metrics.jsonl")
 

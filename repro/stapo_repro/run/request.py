@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from stapo_repro import labels
+from stapo_repro.paper import variant, with_values
 from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
 from stapo_repro.testbed import plan
 from stapo_results.errors import BadInput, meant, near_name
@@ -93,7 +94,7 @@ class Request:
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.resolve())
         if self.steps < 1:
-            raise BadInput("a training has steps", found=f"--steps {self.steps}", next_step="--steps 1")
+            raise BadInput("--steps must be at least 1", found=f"--steps {self.steps}", next_step="--steps 1")
 
     @property
     def on_cpu(self) -> bool:
@@ -140,7 +141,7 @@ def run(
         BadInput: a name that is no cell, cells of several runs, or a value or an option that they do not have.
     """
     if all and cells:
-        raise BadInput("--all are all cells", found=" ".join(cells), next_step="leave one out")
+        raise BadInput("--all and named cells exclude each other", found=" ".join(cells), next_step="leave one out")
     if all:
         cells = tuple(f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS))
     experiment, named = parse_cells(cells)
@@ -149,8 +150,9 @@ def run(
                "eval_env": eval_env}  # fmt: skip
     given = [k for k, v in options.items() if v not in (None, "")]
     if unknown := [k for k in given if experiment in HARDWARE and k not in _OPTIONS]:
-        raise BadInput(f"the {experiment} run has no such option", next_step="leave it out",
-                       found=", ".join(f"--{k.replace('_', '-')}" for k in unknown))  # fmt: skip
+        flags = ", ".join(f"--{k.replace('_', '-')}" for k in unknown)
+        raise BadInput(f"{flags}: only for cells of the paper's sizes", found=f"a cell of the {experiment} run",
+                       next_step="leave it out")  # fmt: skip
     allowed = HARDWARE.get(experiment, MACHINES)
     machine, out = hardware or ("8gpu" if allowed is MACHINES else "cpu"), out or Path("runs") / experiment
     if machine not in allowed:
@@ -158,11 +160,13 @@ def run(
                        next_step=f"--hardware {' | '.join(allowed)}; without a GPU: {_EXAMPLE}")  # fmt: skip
     numbers = seeds_of(seeds)
     if experiment in HARDWARE:
-        methods = [m for m in labels.METHODS if m in dict(named)]
+        methods = sorted(dict(named), key=[*labels.METHOD_LABELS, *dict(named)].index)  # one order, however named
         return cpu_run(out, quick=quick, seeds=numbers, methods=methods, steps=steps, hardware=machine,
                        size=named[0][1], dry_run=dry_run)  # fmt: skip
     if keep_checkpoints is not None and keep_checkpoints < 1:
-        raise BadInput("a training keeps at least one checkpoint", next_step="--keep-checkpoints 1")
+        raise BadInput(
+            "--keep-checkpoints must be at least 1", found=keep_checkpoints, next_step="--keep-checkpoints 1"
+        )
     found = programs(train_env, eval_env)
     folder = data_dir and data_dir.resolve()
     values: dict[str, Any] = {
@@ -283,9 +287,9 @@ def _own_arm(method: str) -> plan.Arm:
     label, value = (file.stem, f"{file.resolve()}") if is_file else (method, method)
     if is_file and not file.is_file():
         raise BadInput("no such overlay of a method", found=method, next_step="stapo-train methods lists the names")
-    taken = (*plan.ARMS, *labels.METHOD_LABELS, *labels.NO_STYLE) if is_file else (labels.BASE,)
+    taken = (*plan.ARMS, *labels.METHOD_LABELS) if is_file else (labels.BASE,)
     if label in taken or not _LABEL.fullmatch(label):
-        raise BadInput("the label of its records cannot be this one", found=label,
+        raise BadInput("this label of a method is taken, or has letters that a label cannot have", found=label,
                        expected="small letters, digits, dots, dashes and underscores, and of a file a new name",
                        next_step="a file such as my-method.yaml; stapo-train methods lists the names")  # fmt: skip
     return plan.Arm(label, (f"method={value}", f"run.method={label}"))
@@ -304,19 +308,21 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
     Raises:
         BadInput: for none, no such cell, or cells of several runs.
     """
-    of: dict[str, Collection[str]] = dict.fromkeys(ON_CPU, labels.METHODS)
-    of |= dict.fromkeys(labels.PAPER_SIZES, labels.METHOD_LABELS)
+    trained = [m for m in labels.METHOD_LABELS if m != labels.BASE]
+    of = {s: trained if s in ON_CPU else [labels.BASE, *trained] for s in (*ON_CPU, *labels.PAPER_SIZES)}
     runs: dict[Experiment, dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
-        if method not in (known := of.get(size, labels.METHOD_LABELS)) or size not in of:
-            near = near_name(name, [f"{m}/{s}" for s in of for m in of[s]])
+        other = variant(method)
+        if size not in of or (method not in of[size] and (other is None or with_values(*other) != method)):
+            near, known = near_name(name, [f"{m}/{s}" for s in of for m in of[s]]), of.get(size, trained)
             raise BadInput(f"no such cell: {name or 'none was named'}",
-                           expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}",
+                           expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}, or "
+                           "stapo-q0.5 and the like",
                            next_step=f"{near}{_EXAMPLE}")  # fmt: skip
         runs.setdefault(ON_CPU.get(size, "cells"), {})[name] = (method, size)
     if len(runs) > 1:
-        raise BadInput("these cells are several runs", found=", ".join(names),
+        raise BadInput("these cells need separate runs", found=", ".join(names),
                        next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
     ((experiment, cells),) = runs.items()
     return experiment, tuple(cells.values())
@@ -328,7 +334,8 @@ def seeds_of(text: str | None) -> tuple[int, ...] | None:
         return None
     numbers = tuple(int(s) for s in text.split(",") if s.strip().isdecimal())
     if len({*numbers}) != len(text.split(",")):
-        raise BadInput("seeds are whole numbers from 0 on, each once", found=text, next_step="--seeds 0,1")
+        raise BadInput("invalid --seeds", found=text, expected="whole numbers from 0 on, each once",
+                       next_step="--seeds 0,1")  # fmt: skip
     return numbers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from stapo_repro import labels
+from stapo_repro.paper import TAU_P, Q, variant
 from stapo_results.errors import RecordError
 
 Part = Literal["main", "pilot", "long", "costly", "costly-pilot", "costly-long"]
@@ -41,10 +42,14 @@ class Arm(NamedTuple):
     choices: tuple[str, ...]
 
 
-SWEEP = (
-    *(Arm(f"stapo-q{q}", ("method=stapo", f"{_SELECTOR}.q={q}")) for q in (0.25, 0.5)),
-    *(Arm(f"stapo-tau{tau}", ("method=stapo", f"{_SELECTOR}.tau_p={tau}")) for tau in (0.0002, 0.02)),
-)
+def choices(label: str) -> tuple[str, ...]:
+    """What `stapo-train run` is told of a method, or of one with another tau_p or q (`paper.variant`)."""
+    method, tau_p, q = variant(label) or (label, TAU_P, Q)
+    values = {"tau_p": (tau_p, TAU_P), "q": (q, Q)}
+    return f"method={method}", *(f"{_SELECTOR}.{k}={at}" for k, (at, papers) in values.items() if at != papers)
+
+
+SWEEP = tuple(Arm(m, choices(m)) for m in ("stapo-q0.25", "stapo-q0.5", "stapo-tau0.0002", "stapo-tau0.02"))
 """STAPO with another q or tau_p, in `paper` alone. q = 0 is JustRL, q = 1 the full mask."""
 LARGER_RATES = tuple(
     Arm(f"{m}{name}", (f"method={m}", f"run.method={m}{name}", f"actor_rollout_ref.actor.optim.lr={RATES[name]}"))
@@ -54,7 +59,7 @@ LARGER_RATES = tuple(
 """Long arms at a larger learning rate, at which more may drift or collapse."""
 # STARE amplifies below a mean entropy of 0.3 nats: the miniature's recorded steps are above that, and below 1
 STARE = Arm("stare", ("method=stare", "actor_rollout_ref.advantage.target_entropy=1"))
-_COMPARED = tuple(Arm(m, (f"method={m}",)) for m in labels.ARMS)
+_COMPARED = tuple(Arm(m, choices(m)) for m in labels.ARMS)
 CONTROL_ARMS = ("justrl", "stapo-high-entropy", "stapo-random", "stapo")  # of costly-inverted
 COSTLY_ARMS = tuple(Arm(a.name, (*a.choices, "actor_rollout_ref.rollout.val_kwargs.n=8")) for a in (*_COMPARED, STARE))
 ARMS = {a.name: a for a in (*_COMPARED, *SWEEP, STARE, *LARGER_RATES)}

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from stapo_results.answers import INSTRUCTION
 from stapo_results.schema import Record
 from stapo_results.store import write_atomic
 
 RECORD = "data.json"
-INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 # Between problem and instruction: a blank line in the training, one space in the evaluation (JustRL's two scripts).
 TRAIN_SEPARATOR = "\n\n"

@@ -18,12 +18,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Len
 from pydantic import AliasPath, BaseModel, Field, StringConstraints, ValidationError
 
-from stapo_results.answers import normalise_gold
+from stapo_results.answers import INSTRUCTION, normalise_gold
 from stapo_results.benchmarks import normal_text, read_jsonl
 from stapo_results.errors import BadInput
 from stapo_results.store import sha256_file
 from stapo_training.artifacts.weights import is_hub_id
-from stapo_training.data.rows import INSTRUCTION
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
 

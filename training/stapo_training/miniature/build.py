@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stapo_results import provenance
+from stapo_results.answers import INSTRUCTION
 from stapo_results.errors import BadInput
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import of_world
 from stapo_training.data.made import write_base
-from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR
+from stapo_training.data.rows import TRAIN_SEPARATOR
 from stapo_training.miniature import carried
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
 from stapo_training.miniature.tokenizer import build_tokenizer, chat_text

@@ -20,10 +20,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stapo_results import store
+from stapo_results.answers import INSTRUCTION
 from stapo_results.benchmarks import find_data_dir, from_file, load
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, Sample, Verdict
-from stapo_training.data.rows import INSTRUCTION
 from stapo_training.selection.objectives import group_advantage
 
 _PAGE = "docs/tokens.md lists the fields"

@@ -1,7 +1,7 @@
 """Every method's loss written out for one mini-batch, without micro-batches, ranks or veRL: what training has to equal.
 
-`stapo-train check` holds the real worker against it. The values come from the registry (`registry.yaml`), not from the
-method's overlay, so that a slip in an overlay is a difference. Masks are numpy's, independent of `selectors`.
+`stapo-train check` holds the real worker against it. The values come from the registry (`methods.yaml`), not from
+the method's overlay, so that a slip in an overlay is a difference. Masks are numpy's, independent of `selectors`.
 Shapes: N response tokens one after the other, of S sequences.
 """
 

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from stapo_results import provenance, store
+from stapo_results.answers import INSTRUCTION
 from stapo_results.errors import BadInput
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import SMALL
 from stapo_training.data.made import write_base
-from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR
+from stapo_training.data.rows import TRAIN_SEPARATOR
 from stapo_training.miniature.pretrain import Example, Recipe, pretrain
 from stapo_training.small.fetch import DTYPE, RECORD, check
 from stapo_training.small.problems import KINDS, LEVEL, Problem, draw_all, worked
@@ -67,7 +68,7 @@ def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: Sma
     """
     plan = plan or SmallPlan()
     if plan.warm_up < 0:
-        raise BadInput("the warm-up is a number of steps", found=plan.warm_up, expected="0 or more",
+        raise BadInput("--warm-up must be at least 0", found=plan.warm_up, expected="0 or more",
                        next_step=f"--warm-up {SmallPlan.warm_up}")  # fmt: skip
     files = _fetched(model)
     model = model or store.fetched_folder(SMALL) / "model"

@@ -33,7 +33,7 @@ def validate(config: Any) -> None:
     for section in (config.actor_rollout_ref.rollout, config.algorithm):  # the actor's is made by validate_config
         omega_conf_to_dataclass(section)
     a, mode = config.actor_rollout_ref, config.trainer.v1.trainer_mode
-    assert get_trainer_cls(mode) is trainer.StapoTrainer, f"trainer.v1.trainer_mode={mode} is none of this suite"
+    assert get_trainer_cls(mode) is trainer.StapoTrainer, f"trainer.v1.trainer_mode must be stapo, not {mode}"
     assert a.actor.strategy == "fsdp2", f"actor_rollout_ref.actor.strategy={a.actor.strategy}: selection needs fsdp2"
     loop = a.rollout.agent.default_agent_loop
     assert loop in _agent_loop_registry, f"actor_rollout_ref.rollout.agent.default_agent_loop={loop} is not registered"
