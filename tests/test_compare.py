@@ -10,6 +10,9 @@ import synthetic_records as synthetic
 
 from stapo_eval.cli import main
 from stapo_eval.compare import compare, load_cells, pair_runs
+from stapo_repro import paper
+from stapo_repro.read import load_cells as load
+from stapo_repro.table.build import build
 from stapo_results.errors import BadInput
 
 
@@ -137,6 +140,21 @@ def test_missing_samples_make_a_difference_unknown_and_are_named(tmp_path: Path)
     # one test is left for Holm
     assert products["p_holm"] == products["p"]
     assert table["warnings"] == ["samples of the second are MISSING on sums (1): no difference is computed"]
+
+
+def test_the_table_has_the_differences_of_this_command_and_none_where_samples_are_missing(tmp_path: Path) -> None:
+    whole, part = ["1100", "1111", "0000"], ["1000", "11-0", "0000"]
+    base = _write(tmp_path, "base", {("mini-add", "t1.0"): whole, ("mini-add-hard", "t1.0"): whole})
+    stapo = _write(tmp_path, "stapo", {("mini-add", "t1.0"): part, ("mini-add-hard", "t1.0"): ["1000", "1100", "0000"]})
+    table = _compare(stapo, base)["t1.0"]
+    here = {c["benchmark"]: (c["difference"], c["p_holm"]) for c in table["columns"]}
+    here["avg"] = table["average"]["difference"], table["average"]["p"]
+    of = build(load([tmp_path]), paper.load()).differences["miniature"]
+    there = {d.benchmark: d for d in of if (d.method, d.against, d.setting) == ("stapo", "base", "t1.0")}
+    # .25 and .5 and 0 less: -.25, and 2 of the 4 patterns of signs are as extreme
+    assert here == {"mini-add": (None, None), "mini-add-hard": (-0.25, 0.5), "avg": (None, None)}
+    assert {k: (d.points and d.points / 100, d.p_holm) for k, d in there.items()} == here
+    assert (there["avg"].status, there["avg"].missing) == ("samples missing", 1)
 
 
 def test_the_command_prints_and_writes_what_is_asked_for(

@@ -195,14 +195,14 @@ class Difference:
             the two models; the t test with the standard errors over problems and seeds about the two methods.
         family: the tests over which `p_holm` is adjusted.
         seeds: training seeds over which it is paired too; empty with one.
-        missing: samples that one of the two lacks; the difference is then over those present.
+        missing: samples that one of the two lacks; a difference over the others may flatter, so there is none.
     """
 
     method: str
     against: str
     benchmark: str
     setting: str
-    status: Literal["run", "not run", "other problems"]
+    status: Literal["run", "not run", "other problems", "samples missing"]
     points: float | None = None
     se: float | None = None
     low: float | None = None
@@ -244,6 +244,8 @@ def difference(
     golds = [{s.cells[0].record.benchmark_sha256 for s in pair} for pair in there]
     if any(a.means.keys() != b.means.keys() for a, b in there) or any(len(of) > 1 for of in golds):
         return Difference(*label, "other problems")
+    if missing := sum(a.estimate.missing + b.estimate.missing for a, b in there):
+        return Difference(*label, "samples missing", missing=missing)
     strata, by_seed, seeds = [], [], _common_seeds(there)
     for a, b in there:
         ids = sorted(a.means)
@@ -255,7 +257,7 @@ def difference(
             by_seed.append(first_QS - second_QS)
     flat = paired_average(strata, resamples=flips)
     values, p, test = (flat.mean, flat.se, flat.low, flat.high), flat.sign_flip, "sign flip"
-    if seeds and not math.isnan(flat.mean):
+    if seeds:
         c = crossed(by_seed)
         values, p, test = (c.mean, c.se, c.low, c.high), c.p, "t over problems and seeds"
     return Difference(
@@ -266,8 +268,7 @@ def difference(
         p=rounded(p),
         p_sign_flip=rounded(flat.sign_flip),
         problems=flat.problems,
-        missing=sum(a.estimate.missing + b.estimate.missing for a, b in there),
-        seeds=list(seeds) if test != "sign flip" else [],
+        seeds=list(seeds),
     )
 
 

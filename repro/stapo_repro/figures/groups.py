@@ -84,9 +84,7 @@ class Group:
         problems" or "samples missing"."""
         one, other = ([self.scores.get((self.size, m, b, setting)) for b in benchmarks] for m in (first, second))
         d = difference(one, other, (first, second, "", setting), flips=_NO_TEST)
-        if d.status != "run":
-            return d.status
-        return "samples missing" if d.points is None else Value(d.points, d.low, d.high)
+        return d.status if d.points is None else Value(d.points, d.low, d.high)
 
     def sketch(
         self, kind: str, title: str, figure: Figure, caption: str, missing: Sequence[str] = (), *,

@@ -111,11 +111,9 @@ def main_grid(table: Table, section: Section) -> Grid:
 
 def _difference(first: Difference, second: Difference) -> str:
     def points(d: Difference) -> str:
-        if d.status != "run":
-            return d.status
-        if d.points is None:
-            return "**samples missing**"
-        return signed(d.points) + (f" (**{d.missing} samples missing**)" if d.missing else "")
+        if d.missing:
+            return f"**{d.missing} samples missing**"
+        return signed(d.points) if d.points is not None else d.status
 
     small = []
     if first.points is not None or second.points is not None:
