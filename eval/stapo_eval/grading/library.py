@@ -12,6 +12,7 @@ import string
 from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
+from random import Random
 from typing import Any
 
 from stapo_eval.grading.text import FUNCTIONS, GREEK
@@ -240,7 +241,7 @@ def _applied(text: str) -> set[tuple[str, str]]:
 
 
 def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
-    from sympy import Abs, Expr, Integer, Pow, ceiling, floor
+    from sympy import Abs, Expr, Pow, ceiling, floor
 
     if not all(isinstance(x, Expr) for x in (g, a)):
         return False
@@ -248,15 +249,34 @@ def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
     signed = any(x.has(Abs) or any(_is_root_of_square(p) for p in x.atoms(Pow)) for x in (g, a))
     points = [_point(symbols, k, k if signed else 0) for k in range((8 if signed else 3) if symbols else 1)]
     steps = g.atoms(floor, ceiling) | a.atoms(floor, ceiling)
-    if g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps):
-        points = [{s: Integer(k + 7 * i) for i, s in enumerate(symbols)} for k in range(2, 9)]
+    if steps and symbols:
+        whole = g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps)
+        points = [*([] if whole else points), *_beside_steps(symbols, g, a, whole)]
     return all(_close(g.subs(p).doit(), a.subs(p).doit(), None if symbols else within) for p in points)
+
+
+def _beside_steps(symbols: list[Any], g: Any, a: Any, whole: bool) -> list[dict[Any, Any]]:
+    """Numbers at which floors and ceilings jump: small ones, those of both values and beside them; and larger ones.
+
+    whole: integers alone, else also 1/1000 above and below them.
+    """
+    from sympy import Integer, Pow, Rational, binomial, factorial
+
+    drawn, both = Random(0), (g, a)
+    grows = any(p.exp.free_symbols for x in both for p in x.atoms(Pow)) or any(x.has(factorial, binomial) for x in both)
+    most = 40 if grows else 10**6
+    given = {int(n) + d for x in both for n in x.atoms(Integer) for d in (-1, 0, 1) if 2 <= n + d <= most}
+    small = sorted(given | set(range(2, 9)))
+    points = [{s: Integer(drawn.choice(small)) for s in symbols} for _ in range(160)]
+    points += [{s: Integer(drawn.randint(2, min(10 ** (1 + k % 6), most))) for s in symbols} for k in range(32)]
+    shifts = (0,) if whole else (0, Rational(1, 1000), -Rational(1, 1000))
+    return [{s: x + shifts[k % len(shifts)] for s, x in p.items()} for k, p in enumerate(points)]
 
 
 def _is_root_of_square(power: Any) -> bool:
     from sympy import PolynomialError, sqf_list
 
-    if not (power.exp.is_Rational and power.exp.q == 2):
+    if not (power.exp.is_Rational and power.exp.q % 2 == 0):
         return False
     if power.base.is_Add and power.base.free_symbols:
         with suppress(PolynomialError):

@@ -245,9 +245,10 @@ def _lists(gold: str, answer: str, g: Items, a: Items, terms: Terms) -> bool:
 
 
 def _names(members: Sequence[str]) -> set[str]:
-    """The names of what equations say; x_1 and x_2 are the same name."""
-    cuts = map(_cut, members)
-    return {_bare(sides[0]).partition("_")[0] for sides, signs in cuts if signs == ["="]}
+    """The names of what equations say, and words behind values (7 red); x_1 and x_2 are the same name."""
+    cuts = [(_cut(x), "".join(re.findall(r'"([^"]*)"', x))) for x in members]
+    named = {words if signs != ["="] else _bare(sides[0]).partition("_")[0] for (sides, signs), words in cuts}
+    return named - {""}
 
 
 def _coordinates(listed: Items) -> bool:

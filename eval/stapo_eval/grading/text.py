@@ -245,6 +245,10 @@ _RUNS = re.compile(rf"{_TEXT}|\\([A-Za-z]+)|([^\W\d_]+)")
 _LETTERS = re.compile(r"(?<!\\)(?<![^\W\d_])[^\W\d_]+")
 _QUOTED = r'("[^"]*"(?:\^\{?-?\d\}?)?)'
 _LEAD = r'^"(?:(?:the|answer|is|final|equals|approximately|about|value|so|thus|are|hence|[^\W\d_] )\s*)+"(?!\s*:)(?=.)'
+_QUANTIFIER = (
+    r',?\s*"for (?:all|every|any)(?: (?:real|complex|rational|positive|non.?negative|natural|integers?|numbers?))*"'
+    rf"\s*[a-z]?\s*(?:\\?in\s*(?:\\mathbb\s*\{{\s*[A-Z]\s*\}}(?:[\^_]\S)?|[A-Z])\s*)?(?=[,;{AND}{OR}]|$)"
+)
 _BEFORE_WORDS = [
     (re.compile(pattern), to)
     for pattern, to in (
@@ -272,7 +276,7 @@ _AFTER_WORDS = [
         (r'(?<=[\d}])(\s*)(?:\\mu\s*"|"?' + "\u03bc)", '\\1"\u03bc'),
         (r'(?<=[\d} ])"?([kM]?)"?\s*(?-i:\\Omega)\s*$', r'"\1Omega"'),
         (r"\\usd\s*([\d.,\ue000]+)", r'\1 "dollars"'),
-        (r'"for (?:all|every|any)\b.*$', ""),  # f(x) = 2x for all x
+        (_QUANTIFIER, ""),  # f(x) = 2x for all real x; but not "for all even x"
         (_LEAD, ""),
         (r'^"(?:negative|minus)"\s*(?=[\d.])', "-"),
         (r'^"(?:no (?:real )?solutions?|none|empty set)"$', r"\\emptyset "),

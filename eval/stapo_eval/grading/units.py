@@ -55,6 +55,7 @@ _NAMES = {name: to or name for name, _, to in (pair.partition(":") for pair in _
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _SAYING_MORE = """
     or more less least most not mod modulo than if when except only no none never fewer greater smaller plus minus times
+    for where whenever unless otherwise provided
     hundred thousand million billion trillion dozen quadrillion quintillion lakh crore ten eleven twelve thirteen
     fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
     and false wrong cannot half negative positive squared cubed doubled tripled halved double triple twice factorial

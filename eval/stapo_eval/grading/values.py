@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stapo_eval.grading import library
-from stapo_eval.grading.text import key, marked, number
+from stapo_eval.grading.text import AND, key, marked, number
 from stapo_eval.grading.units import SCALES, Unit, parse_unit
 
 
@@ -56,8 +56,16 @@ def measured(text: str) -> Value:
     return Value(text, unit, percent, words)
 
 
+_UNSPOKEN = re.compile(
+    r'\b(?:[Aa]n|a|[Tt]he)(?=[\s"]+[^\W\d_]{2})|(?:\^\s*\{?(?=\s*"))|(?<=")\s*\}'
+)  # articles, ^{"th"}
+_SPOKEN = re.compile(rf'[^\W\d_]{{2,}}|\.?\d+(?:\.\d+)*|\\?[{{}}]|[^\s",;.{AND}\\]')
+
+
 def _said(text: str) -> list[str]:
-    return re.sub(r"\b(?:the|a|an)\b|[^\w+.^/*-]+|[\^/*](?!\s*\{?\s*\d)", " ", text.lower()).split()
+    """The words and signs of an answer in words, without articles; single letters keep their case."""
+    found = _SPOKEN.findall(_UNSPOKEN.sub("", re.sub(r"([\^_])\s*\{\s*(\w)\s*\}", r"\1\2", text)))
+    return [x.lower() if len(x) > 1 else x for x in found]
 
 
 def same_value(gold: str, answer: str, terms: Terms) -> bool:
