@@ -66,6 +66,11 @@ def test_aime25_has_too_many_multiples_of_a_sixtieth(table):
     # five numbers of samples that divide 32, in three columns, and two that divide 4, in three
     assert ["AIME25", "1/60", "13 of 24", "1.5", "6e-09", "coarse steps"] in found.grids[0]
     assert {r[0] for r in found.grids[0][1:]} == {"AIME25"}
+    assert found.grids[1] == [
+        ["column", "multiples of", "Qwen3-1.7B", "Qwen3-8B", "Qwen3-14B", "T=1.0", "T=0.7"],
+        ["AIME24", "1/60", "0 of 8", "1 of 8", "0 of 8", "1 of 12", "0 of 12"],
+        ["AIME25", "1/60", "7 of 8", "1 of 8", "5 of 8", "8 of 12", "5 of 12"],
+    ]
     assert "21 comparisons" in found.summary
 
 
@@ -97,9 +102,40 @@ def test_claims_and_their_readings(table, claims):
     assert audit.judge(table, wrong)[2] == "differs"
 
 
+def test_statements_without_a_number_against_the_table(table):
+    # 11.4879 and 3.7267 %, 5.1167 and 1.7567 points; Minerva at 1.7B: 33.73 - 28.40 and 34.83 - 26.10; JustRL 14B:
+    # 66.71 - 55.74
+    said = dict(audit.check_statements(table).grids[0][1:])
+    first, second = list(said)[:2]
+    assert said[first] == "of the gain at T=1.0 32 % of 11.49 % and 34 % of 5.12 points"
+    assert said[second].startswith(
+        "the highest in 32 of 36 cells; furthest below: 8.73 points at Qwen3-1.7B T=0.7, GRPO"
+    )
+    assert "5.33 points at Qwen3-1.7B T=1.0, GRPO, Minerva" in said[second]
+    assert said["gains in percent without AIME24"] == "8.91 and 2.78"
+    assert said["gains in percent without AIME25"] == "10.34 and 2.83"
+    last = said["average at T=0.7 less that at T=1.0, Qwen3-14B"]
+    assert last == "GRPO -0.96, 20-Entropy +3.76, JustRL +10.97, STAPO +0.04"
+
+
+def test_printed_probabilities_come_from_logits_in_bf16(claims):
+    # 51.90, 31.48, 11.58, 3.32, 0.58 %: ln of the ratios -0.49996, -1.5000, -2.7494, -4.4940 (0.575 to 0.585: -4.5028
+    # to -4.4854); 0.01 of 99.95 is 0.005 to 0.015, 1.1 nats wide, and tells nothing
+    bounds = audit.log_ratios("51.90 31.48 11.58 3.32 0.58")
+    assert [b[0] < x < b[1] for b, x in zip(bounds, (-0.5, -1.5, -2.75, -4.5), strict=True)] == [True] * 4
+    assert bounds[3] == pytest.approx((-4.502800, -4.485366), abs=1e-6)
+    found = audit.check_precision(claims)
+    assert found.grids[0][1] == ["51.90 31.48 11.58 3.32 0.58", "-0.5, -1.5, -2.75, -4.5", "1.10"]
+    assert found.grids[0][8] == ["99.95 0.01 0.01 0.00 0.00", "", "0.00"]
+    assert found.summary.startswith("53 of 53 log ratios")
+    assert "2e-57" in found.summary
+    other = claims.model_copy(update={"printed": {audit.TOP_FIVE: ["51.90 29.00 11.58 3.32 0.58"]}})
+    assert audit.check_precision(other).summary.startswith("3 of 4 log ratios")  # 29.00: -0.582
+
+
 def test_facts_of_the_claims_follow_from_what_is_printed(claims):
     facts = {f.where.partition(" (")[0]: f.fact for f in claims.facts}
-    probabilities, advantages = claims.printed.values()
+    probabilities, advantages = (claims.printed[k] for k in ("probabilities in percent", "advantages"))
     over = [v for v in probabilities if float(v) >= 0.2]
     assert (len(probabilities), over) == (20, ["0.2433"])
     assert facts["Probability of the tokens shown as spurious, against the threshold tau_p"].startswith("19 of 20")

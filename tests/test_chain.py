@@ -219,6 +219,8 @@ def test_the_costly_world_has_a_control_with_fewer_arms() -> None:
     control = of_testbed(costly=True, worlds="costly-inverted", seeds="30")
     assert [m.method for m in control.models] == ["base", "justrl", "stapo-high-entropy", "stapo-random", "stapo"]
     assert {m.size for m in control.models} == {"mini-costly-inverted"}
+    for command in (c for name, c in commands(control).items() if name.startswith("train/")):
+        assert " run.validation_settings=[t1.0,t0.7] " in command
     assert {m.size for m in of_testbed(costly=True).models} == {"mini-costly", "mini-costly-inverted"}
 
 

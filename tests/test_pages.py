@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+from math import fsum
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -73,3 +77,61 @@ def test_the_map_names_every_room():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rooms = [f"{s}/{p.name}" for s in SOURCES for p in (ROOT / s).iterdir() if (p / "__init__.py").exists()]
     assert [room for room in rooms if room not in text] == []
+
+
+# numbers typed by hand
+
+NUMBER = r"(?<![\w.-])[+-]?\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w)"
+INTERVAL = re.compile(rf"(?:({NUMBER})(?:<br><sub>| \())?({NUMBER}) to ({NUMBER})")
+SETTINGS = {"300", "120", "110", "135"}  # steps of trainings, and the small model's million parameters
+TYPED = {  # page -> where its numbers are typed
+    "README.md": ("## Findings", "<!-- generated:figure"),
+    "docs/findings.md": ("# Findings", "\n## This suite"),
+    "docs/testbed.md": ("## What came out", "## How the numbers are made"),
+}
+
+
+def size(number: str) -> str:
+    """Without its sign: a page may turn a difference round."""
+    return number.replace(",", "").replace("e-0", "e-").lstrip("+-")
+
+
+def known_numbers() -> tuple[set[str], dict[tuple[str, str], set[str]]]:
+    """What results/tables prints, and what a page may round it to; (low, high) of each interval -> its means."""
+    text = "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "results/tables").glob("*.md")))
+    found, intervals = {size(n) for n in re.findall(NUMBER, text)}, dict[tuple[str, str], set[str]]()
+    differences = json.loads((ROOT / "results/tables/main_table.json").read_bytes())["differences"]
+    every = [d for of in differences.values() for d in of if d["points"] is not None]
+    rows = [*INTERVAL.findall(text), *([f"{d[k]:.1f}" for k in ("points", "low", "high")] for d in every)]
+    for mean, low, high in rows:
+        turned = (n[1:] if n.startswith("-") else f"-{n.lstrip('+')}" for n in (high, low))
+        for ends in ((low, high), tuple(turned)):
+            intervals.setdefault(ends, set()).add(size(mean))
+    for file in (ROOT / "results/records/testbed/costly-long").rglob("metrics.jsonl"):  # of which no table prints these
+        steps = [json.loads(line)["values"] for line in file.read_text().splitlines()]
+        rates = [100 * s.get("spurious_rate", 0) for s in steps]
+        quarters = [fsum(rates[k + 1 : k + 31]) / 30 for k in (0, 30, 60, 90)]
+        hard = [100 * s[k] for s in steps for k in s if k.startswith("val-core/mini-add-hard")]
+        found |= {f"{x:.1f}" for x in (*rates[10::10], *quarters, *hard)}
+    return found | {f"{float(n):.{d}f}" for n in found if "e" not in n for d in (0, 1)} | SETTINGS, intervals
+
+
+def unknown_numbers(text: str) -> list[str]:
+    """Numbers of a page that no table has, and intervals whose mean is not in the text before them."""
+    known, intervals = known_numbers()
+    text, bad, last = " ".join(re.sub(r"\]\([^)]*\)|`[^`]*`", "", text).split()), [], 0
+    for m in re.finditer(rf"\(({NUMBER}) to ({NUMBER})", text):
+        means, before = intervals.get((m[1], m[2])), {size(n) for n in re.findall(NUMBER, text[last : m.start()])}
+        bad += [m[0]] if means is None or not (means & before or means == {""}) else []
+        last = m.end()
+    return bad + [n for n in re.findall(NUMBER, text) if size(n) not in known]
+
+
+@pytest.mark.parametrize("page", TYPED)
+def test_numbers_typed_by_hand_are_those_of_the_tables(page):
+    start, end = TYPED[page]
+    text = (ROOT / page).read_text(encoding="utf-8").partition(start)[2].partition(end)[0]
+    assert unknown_numbers(text) == []
+    other = text.replace("9.0", "8.0", 1).replace("(6.3", "(5.3").replace("11.6", "10.6")
+    assert unknown_numbers(other) == ["(5.3 to 10.6"]
+    assert unknown_numbers(text.replace("9.0", "8.0", 1))[0].startswith("(6.3")

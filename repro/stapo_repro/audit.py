@@ -47,6 +47,8 @@ OTHER_ROWS = {
 }
 """Row counts that are published under a benchmark's name, beside the registry's; the paper prints none."""
 LEVEL = 0.01  # of the p-values of coarser steps
+TOP_FIVE = "probabilities in percent of the five most probable tokens beside each"
+LOGIT_STEP = 1 / 8  # nats
 REASONS = {
     "impossible": "a slip in typing or copying; another number of samples or problems in this cell, for example "
     "answers that failed and were left out; the mean of rounded parts, or of scores that are not 0 or 1",
@@ -125,15 +127,15 @@ def _where(row: PaperRow, column: str) -> str:
     return f"{_group(row)}, {METHODS[row.method]}, {benchmark_label(column)}"
 
 
-def _hits(table: PaperTable, benchmark: str, n: int) -> int:
+def _hits(rows: Sequence[PaperRow], benchmark: str, n: int) -> int:
     """How many of a benchmark's printed values are multiples of 1/n."""
-    return sum(kind_of(units(r.values[benchmark]), n) == "possible" for r in table.rows)
+    return sum(kind_of(units(r.values[benchmark]), n) == "possible" for r in rows)
 
 
 def row_counts(table: PaperTable) -> list[tuple[str, int, int, int]]:
     """(benchmark, rows, rows x samples, cells that fit) of every row count under which a benchmark is published."""
     tried = [(b, rows) for b in PAPER_BENCHMARKS for rows in (registry()[b].rows, *OTHER_ROWS.get(b, ()))]
-    return [(b, rows, n := rows * table.samples_per_problem[b], _hits(table, b, n)) for b, rows in tried]
+    return [(b, rows, n := rows * table.samples_per_problem[b], _hits(table.rows, b, n)) for b, rows in tried]
 
 
 def answers(table: PaperTable) -> dict[str, int]:
@@ -172,19 +174,29 @@ def check_granularity(table: PaperTable) -> Check:
         # steps finer than the printed digits cannot be told apart
         for samples in (s for s in range(1, stated) if stated % s == 0 and n < WHOLE):
             coarse, share = n * samples // stated, samples / stated
-            hits = _hits(table, b, coarse)
+            hits = _hits(table.rows, b, coarse)
             p.append(float(binom.sf(hits - 1, cells, share)))
             rows.append([benchmark_label(b), f"1/{coarse}", f"{hits} of {cells}", f"{cells * share:.2g}"])
     grid = [["column", "step", "cells that are multiples", "by chance", "p", "finding"]]
+    by_step = dict[str, list[tuple[float, str]]]()  # of each column with a finding: (p, step)
     for row, adjusted in zip(rows, holm(p), strict=True):
         if adjusted < LEVEL:
             grid.append([*row, f"{adjusted:.3f}" if adjusted >= 0.001 else f"{adjusted:.0e}", "coarse steps"])
+            by_step.setdefault(row[0], []).append((adjusted, row[1]))
+    parts = {PAPER_SIZES[z]: [r for r in table.rows if r.size == z] for z in PAPER_SIZES}
+    parts |= {f"T={t}": [r for r in table.rows if r.setting == s] for s, (t, _) in SETTINGS.items()}
+    where, n = [["column", "multiples of", *parts]], answers(table)
+    for found, step in ((b, min(steps)[1]) for b, steps in by_step.items()):
+        alike = [b for b in n if n[b] == n[next(b for b in n if benchmark_label(b) == found)]]
+        counts = {b: [f"{_hits(of, b, int(step[2:]))} of {len(of)}" for of in parts.values()] for b in alike}
+        where += [[benchmark_label(b), step, *shown] for b, shown in counts.items()]
     summary = (
         f"{len({r[0] for r in grid[1:]})} of {len({r[0] for r in rows})} columns have more multiples of a coarser step "
         f"than chance explains (binomial p below {LEVEL:g} after Holm's correction over {len(p)} comparisons): fewer "
-        "samples than stated are likely in some of their values."
+        "samples than stated are likely in some of their values. Shown apart: where they are, for the step with the "
+        "smallest p, beside columns with as many samples."
     )
-    return Check("Granularity", summary, [grid])
+    return Check("Granularity", summary, [grid, where])
 
 
 def check_averages(table: PaperTable) -> Check:
@@ -233,16 +245,17 @@ def check_marks(table: PaperTable) -> Check:
 
 Reading = Literal["relative, strongest", "points, strongest", "relative, each", "points, each"]
 """In percent of, or in points over, the strongest baseline of a group, or each."""
+_STRONGEST: tuple[Reading, Reading] = ("relative, strongest", "points, strongest")
 
 
-def gain(table: PaperTable, names: Sequence[str], reading: Reading) -> Fraction:
-    """STAPO's average over the baselines', the mean over groups and baselines, in units of 0.01 % or 0.01 points."""
+def gain(table: PaperTable, names: Sequence[str], reading: Reading, of: Sequence[str] = (AVERAGE,)) -> Fraction:
+    """STAPO's mean of the columns `of` over the baselines', the mean over groups and baselines, in units of 0.01 % or
+    0.01 points."""
     found = []
     for rows in (groups(table)[name] for name in names):
-        own = next(units(r.values[AVERAGE]) for r in rows if r.method == METHOD)
-        others = [r for r in rows if r.method != METHOD]
-        for r in others if reading.endswith("each") else _highest(others, AVERAGE)[:1]:
-            other = units(r.values[AVERAGE])
+        means = {r.method: Fraction(sum(units(r.values[c]) for c in of), len(of)) for r in rows}
+        own = means.pop(METHOD)
+        for other in means.values() if reading.endswith("each") else [max(means.values())]:
             found.append(WHOLE * Fraction(own - other, other if reading.startswith("relative") else WHOLE))
     return sum(found, Fraction(0)) / len(found)
 
@@ -301,7 +314,65 @@ def check_claims(table: PaperTable, claims: Claims) -> Check:
     return Check("Claims", summary, [grid, [["where", "finding", "what was found"], *map(list, claims.facts)]])
 
 
-OF_TABLE = (check_grim, check_granularity, check_averages, check_marks)
+def check_statements(table: PaperTable) -> Check:
+    """What the table says of statements of the text that have no number, and what its gains rest on."""
+    cells = {s: [f"{z}/{s}" for z in PAPER_SIZES] for s in SETTINGS}
+    gains = [[gain(table, cells[s], reading) for s in SETTINGS] for reading in _STRONGEST]
+    left = [f"{float(100 * low / high):.0f} % of {float(high / 100):.2f}" for high, low in gains]
+    every = [(rows, b) for rows in groups(table).values() for b in PAPER_BENCHMARKS]
+    behind = []  # (units, the cell of the best row) where STAPO is not the best
+    for rows, b in every:
+        best, own = _highest(rows, b)[0], next(r for r in rows if r.method == METHOD)
+        behind.append((units(best.values[b]) - units(own.values[b]), _where(best, b)))
+    below = sorted((x for x in behind if x[0] > 0), reverse=True)
+    said = [
+        ['"The performance gap narrows slightly" at T=0.7', f"of the gain at T=1.0 {left[0]} % and {left[1]} points"],
+        [
+            '"STAPO consistently attains optimal results"',
+            f"the highest in {len(every) - len(below)} of {len(every)} cells; furthest below: "
+            + "; ".join(f"{d / 100:.2f} points at {where}" for d, where in below[:2]),
+        ],
+    ]
+    for b in PAPER_BENCHMARKS:
+        rest = [c for c in PAPER_BENCHMARKS if c != b]
+        without = [f"{float(gain(table, names, _STRONGEST[0], rest) / 100):.2f}" for names in cells.values()]
+        said.append([f"gains in percent without {benchmark_label(b)}", " and ".join(without)])
+    average = {(r.size, r.method, r.setting): units(r.values[AVERAGE]) for r in table.rows}
+    for z in PAPER_SIZES:
+        moved = (f"{METHODS[m]} {(average[z, m, 't0.7'] - average[z, m, 't1.0']) / 100:+.2f}" for m in METHODS)
+        said.append([f"average at T=0.7 less that at T=1.0, {PAPER_SIZES[z]}", ", ".join(moved)])
+    summary = "Gains are over the strongest baseline, at T=1.0 and 0.7. AIME24 also validates the paper's curves."
+    return Check("Statements", summary, [[["statement or question", "what the table gives"], *said]])
+
+
+def log_ratios(five: str) -> list[tuple[float, float]]:
+    """Bounds in nats of each ln(p / largest p), of percentages with two decimals that do not round to 0."""
+    p = [(float(x) - 0.005, float(x) + 0.005) for x in five.split() if float(x)]
+    return [(math.log(low / p[0][1]), math.log(high / p[0][0])) for low, high in p[1:]]
+
+
+def check_precision(claims: Claims) -> Check:
+    """Whether the logits behind the printed probabilities lie on a coarse grid, as those of bf16 do."""
+    rows, steps, sure = [["printed (%)", "ln of the ratios, nearest 1/8 nat", "entropy of these (nats)"]], [], []
+    for five in claims.printed[TOP_FIVE]:
+        bounds = [(low / LOGIT_STEP, high / LOGIT_STEP) for low, high in log_ratios(five)]
+        steps += (telling := [b for b in bounds if b[1] - b[0] < 1])
+        p = [float(x) / 100 for x in five.split() if float(x)]
+        sure.append(-math.fsum(x * math.log(x) for x in p))
+        shown = ", ".join(f"{LOGIT_STEP * round((low + high) / 2):g}" for low, high in telling)
+        rows.append([five, shown, f"{sure[-1]:.2f}"])
+    hits, chance = sum(math.floor(high) >= low for low, high in steps), math.prod(high - low for low, high in steps)
+    summary = (
+        f"{hits} of {len(steps)} log ratios of a printed probability to the largest beside it are multiples of 1/8 nat "
+        f"within rounding, by chance with a probability of {chance:.0e}; left out are those whose rounding is wider. "
+        "Numbers in bf16 from 16 to 32 are 1/8 apart, from 32 to 64 1/4: the printed probabilities come from logits in "
+        f"bf16. Rounding moves such a logit by up to 1/16 nat, a probability by {math.expm1(LOGIT_STEP / 2):.0%}. No "
+        f"entropy is printed; the five most probable tokens alone give up to {max(sure):.2f} nats."
+    )
+    return Check("Printed probabilities", summary, [rows])
+
+
+OF_TABLE = (check_grim, check_granularity, check_averages, check_marks, check_statements)
 
 
 def page(file: Path | None = None, command: str = "stapo-repro tables") -> str:
@@ -319,7 +390,7 @@ def page(file: Path | None = None, command: str = "stapo-repro tables") -> str:
         "# What the paper's printed numbers say when they are checked", "",
         f"{escape(table.source)}. {_NOTE} Generated by `{command}`. Inputs {inputs[:16]}.",
     ]  # fmt: skip
-    for check in (*(check(table) for check in OF_TABLE), check_claims(table, claims)):
+    for check in (*(check(table) for check in OF_TABLE), check_claims(table, claims), check_precision(claims)):
         lines += ["", f"## {check.title}", "", escape(check.summary)]
         grids = [[[escape(text) for text in row] for row in found] for found in check.grids if len(found) > 1]
         for header, *rows in grids:

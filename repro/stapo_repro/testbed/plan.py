@@ -61,7 +61,8 @@ LARGER_RATES = tuple(
 STARE = Arm("stare", ("method=stare", "actor_rollout_ref.advantage.target_entropy=1"))
 _COMPARED = tuple(Arm(m, choices(m)) for m in labels.ARMS)
 CONTROL_ARMS = ("justrl", "stapo-high-entropy", "stapo-random", "stapo")  # of costly-inverted
-COSTLY_ARMS = tuple(Arm(a.name, (*a.choices, "actor_rollout_ref.rollout.val_kwargs.n=8")) for a in (*_COMPARED, STARE))
+_BOTH = ("actor_rollout_ref.rollout.val_kwargs.n=8", "run.validation_settings=[t1.0,t0.7]")
+COSTLY_ARMS = tuple(Arm(a.name, (*a.choices, *_BOTH)) for a in (*_COMPARED, STARE))
 ARMS = {a.name: a for a in (*_COMPARED, *SWEEP, STARE, *LARGER_RATES)}
 
 
