@@ -160,11 +160,12 @@ def _parsed(latex: str) -> Any:
 
 
 def _pairs(gold: str, answer: str, tight: bool = True) -> list[tuple[Any, Any]]:
-    """The readings of two values with the same letters; none where the letters differ."""
-    of_gold, of_answer = _names(gold), _names(answer)
-    if of_gold != of_answer or len(of_gold) > len(_PLACES):
+    """The readings of two values; none where one has a letter that the other lacks and that cannot cancel."""
+    tokens = [t for text in (gold, answer) for _, t in _tokens(text)]
+    names = _names(gold) | _names(answer)
+    if len(names) > len(_PLACES) or any(tokens.count(n) == 1 for n in _names(gold) ^ _names(answer)):
         return []
-    places = dict(zip(sorted(of_gold), _PLACES, strict=False))
+    places = dict(zip(sorted(names), _PLACES, strict=False))
     golds, answers = (
         {_rendered(text, places, t): None for t in ((False, True) if tight and "/" in text else (False,))}
         for text in (gold, answer)
@@ -224,7 +225,9 @@ def equal(gold: str, answer: str, within: Fraction | None = None, *, tight: bool
             return _verified(gold, answer)
         for base in (r"\\ln ", r"\\log_{10}"):
             g, a = (re.sub(r"\\log(?!\s*_)(?![A-Za-z])", base, _LG.sub(r"\\log_{10}", x)) for x in (gold, answer))
-            if any(_equal(x, y, within) for x, y in _pairs(g, _in_case_of(g, a), tight)):
+            a = _in_case_of(g, a)
+            alike = _names(g) == _names(a)
+            if any(_equal(x, y, within) and (alike or (x - y).simplify() == 0) for x, y in _pairs(g, a, tight)):
                 return True
             if r"\log" not in gold + answer:
                 break

@@ -17,11 +17,24 @@ from typing import Literal, get_args
 from stapo_eval.grading import shape
 from stapo_eval.grading.text import clean, is_whole, joined, key, marked, number, same_whole
 from stapo_eval.grading.values import Terms
+from stapo_results.answers import final_boxes
 from stapo_results.errors import BadInput
 
 Gold = str | tuple[str, ...]
 Preset = Literal["ours", "math-verify", "justrl", "strict"]
 _LONGEST = 2000  # characters of an answer that is read
+
+
+_BEFORE_BOX = re.compile(r"(?:(?<![A-Za-z\\])[A-Za-z]{2,}|\\in|(?<![<>!])=|[:,])[\s${\\]*[(\[]?\s*$")
+_BEHIND_BOX = re.compile(r"(?:[\s$.}]|\\+[)\]])*")
+
+
+def _sought(gold: Gold) -> Gold:
+    """What a gold's boxes hold where it is a sentence that ends in them; any other gold as it is."""
+    if not isinstance(gold, str) or not (boxes := final_boxes(gold)):
+        return gold
+    before, behind = gold.partition("\\boxed")[0], gold.rpartition(boxes[-1])[2]
+    return ", ".join(boxes) if _BEFORE_BOX.search(before) and _BEHIND_BOX.fullmatch(behind) else gold
 
 
 def in_one(gold: Gold) -> str:
@@ -87,6 +100,7 @@ def _quick_one(gold: str, answer: str, options: Options) -> bool | None:
 
 def quick(gold: Gold, answer: str, options: Options) -> bool | None:
     """The verdict where no algebra is needed, else None. Fast and bounded on any input."""
+    gold = _sought(gold)
     whole = gold if isinstance(gold, str) else ",".join(gold)
     if len(answer) > max(_LONGEST, 4 * len(whole)):
         g, a = key(whole), answer.strip() if is_whole(answer.strip()) else key(answer)
@@ -134,6 +148,7 @@ def full(gold: Gold, answer: str, options: Options) -> bool:
     Raises:
         Exception: whatever math-verify or sympy raise on an answer that they cannot take.
     """
+    gold = _sought(gold)
     decided = quick(gold, answer, options)
     if decided is not None:
         return decided

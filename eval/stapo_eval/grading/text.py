@@ -71,6 +71,7 @@ _TIME_OF_DAY = r"(\d|\\(?:text|textrm|mathrm|mbox)\s?\{)\s*([aApP])\.?\s?[mM](?!
 _RESIDUE = r"\(?\s?\\?(?<![A-Za-z])[pb]?mod(?![A-Za-z])\s?\{?\s?(\d{1,9}|[A-Za-z])\s?\}?\s?\)?"
 _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<!\\)\\[()\[\]]", " "),  # math delimiters
+    (r"\\(?:boxed|fbox)(?=\s*\{)", ""),  # a box in a sentence
     (r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr)(?![A-Za-z])\.?", ""),
     (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|nonumber|hfill|strut|rm|bf|it)(?![A-Za-z])", " "),
     (r",\\!\s?|\{\s?,\s?\}", "\ue000"),  # a comma that sets thousands apart: its own character
@@ -237,6 +238,7 @@ _FUNCTIONS = (
 _SHORT_WORDS = """
     cm mm km ft kg mg lb lbs mi hr hrs min mins sec secs ms rad mph kmh mL ml Hz eV keV MeV GeV nm pm am kPa Pa kJ kW AU
     pc kpc Mpc yr yrs oz yd usd USD no yes odd pct day the red not all is sq for any one two six ten th st nd rd
+    The So so of are get set
 """
 GREEK, FUNCTIONS = frozenset(_GREEK.split()), tuple(_FUNCTIONS.split())
 _COMMANDS, _SHORT = {*GREEK, *FUNCTIONS, "pi"}, frozenset(_SHORT_WORDS.split())
@@ -244,11 +246,21 @@ AND, OR = "\ue001", "\ue002"
 _RUNS = re.compile(rf"{_TEXT}|\\([A-Za-z]+)|([^\W\d_]+)")
 _LETTERS = re.compile(r"(?<!\\)(?<![^\W\d_])[^\W\d_]+")
 _QUOTED = r'("[^"]*"(?:\^\{?-?\d\}?)?)'
-_LEAD = r'^"(?:(?:the|answer|is|final|equals|approximately|about|value|so|thus|are|hence|[^\W\d_] )\s*)+"(?!\s*:)(?=.)'
 _QUANTIFIER = (
     r',?\s*"for (?:all|every|any)(?: (?:real|complex|rational|positive|non.?negative|natural|integers?|numbers?))*"'
     rf"\s*[a-z]?\s*(?:\\?in\s*(?:\\mathbb\s*\{{\s*[A-Z]\s*\}}(?:[\^_]\S)?|[A-Z])\s*)?(?=[,;{AND}{OR}]|$)"
 )
+_LEADING = r"""
+    the answers? is are final finally equals equal\ to approximately about values? so thus hence therefore then it
+    this we there our here follows that gives yields get have obtain find conclude must be need(?:ed)? condition
+    solutions? set range domain interval inequality required desired requested correct maximum minimum smallest
+    largest greatest possible results? total number of ways area volume perimeter length width height radius
+    distance time speed cost price age sum product probability point equation [^\W\d_](?=\ \w)
+"""
+_LED = "|".join(_LEADING.replace("\\ ", "\ue006").split()).replace("\ue006", " ")
+# "the value of" x, where x = 5 or a relation follows
+_LED_OF = r'(?<=of" )(?:\\?[A-Za-z]+\s*=\s*(?=.*[<>=]|.*\\(?:le|ge|ne|in)(?![A-Za-z]))|(?=\\?[A-Za-z]+\s*=))'
+_LEAD = rf'^(?:(?:(?:It|We)\s+(?="))?"(?:(?:{_LED})\b\s*)+"\s*,?\s*)+(?:(?<!of")(?<!of" )|{_LED_OF}):?(?=.)'
 _BEFORE_WORDS = [
     (re.compile(pattern), to)
     for pattern, to in (
@@ -277,7 +289,9 @@ _AFTER_WORDS = [
         (r'(?<=[\d} ])"?([kM]?)"?\s*(?-i:\\Omega)\s*$', r'"\1Omega"'),
         (r"\\usd\s*([\d.,\ue000]+)", r'\1 "dollars"'),
         (_QUANTIFIER, ""),  # f(x) = 2x for all real x; but not "for all even x"
+        (r'(?<=[A-Za-z\d)}])\s*"(?:is|are|equals|is equal to)"', "="),
         (_LEAD, ""),
+        (r'^"(?:option|choice)"\s*(?=\(?[A-J]\)?$)', ""),
         (r'^"(?:negative|minus)"\s*(?=[\d.])', "-"),
         (r'^"(?:no (?:real )?solutions?|none|empty set)"$', r"\\emptyset "),
         (r'^(?:"all real(?: numbers?)?s?"\s*[a-z]?|"real numbers?"|\\mathbb\s*\{R\})$', r"(-\\infty ,\\infty )"),

@@ -50,7 +50,7 @@ def measured(text: str) -> Value:
         words = tail
     text = text.strip()
     percent = text.endswith("%")
-    text = re.sub(r"\\?\s*%$", "", text).strip()
+    text = re.sub(r"^\{([^{}]*)\}$", r"\1", re.sub(r"\\?\s*%$", "", text).strip())
     if text.endswith(r"\deg") and not re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text):
         text, unit = text.removesuffix(r"\deg").strip(), unit or parse_unit("degree")
     return Value(text, unit, percent, words)
