@@ -86,7 +86,7 @@ INTERVAL = re.compile(rf"(?:({NUMBER})(?:<br><sub>| \())?({NUMBER}) to ({NUMBER}
 SETTINGS = {"300", "120", "110", "135"}  # steps of trainings, and the small model's million parameters
 TYPED = {  # page -> where its numbers are typed
     "README.md": ("## Findings", "<!-- generated:figure"),
-    "docs/findings.md": ("# Findings", "\n## This suite"),
+    "docs/findings.md": ("# Findings", "\0"),
     "docs/testbed.md": ("## What came out", "## How the numbers are made"),
 }
 
@@ -104,8 +104,8 @@ def known_numbers() -> tuple[set[str], dict[tuple[str, str], set[str]]]:
     every = [d for of in differences.values() for d in of if d["points"] is not None]
     rows = [*INTERVAL.findall(text), *([f"{d[k]:.1f}" for k in ("points", "low", "high")] for d in every)]
     for mean, low, high in rows:
-        turned = (n[1:] if n.startswith("-") else f"-{n.lstrip('+')}" for n in (high, low))
-        for ends in ((low, high), tuple(turned)):
+        turned = [n[1:] if n.startswith("-") else f"-{n.lstrip('+')}" for n in (high, low)]
+        for ends in ((low, high), (turned[0], turned[1])):
             intervals.setdefault(ends, set()).add(size(mean))
     for file in (ROOT / "results/records/testbed/costly-long").rglob("metrics.jsonl"):  # of which no table prints these
         steps = [json.loads(line)["values"] for line in file.read_text().splitlines()]

@@ -195,13 +195,15 @@ def training(
     figure = sheet(0.5 + 2.2 * math.ceil(n / columns))
     every = figure.subplots(math.ceil(n / columns), columns, squeeze=False).flatten()
     by_panel = {shown.title: panel(axes, runs, shown) for axes, shown in zip(every, panels, strict=False)}
-    drawn, missing = [c for of in by_panel.values() for c in of], [name_of(m) for m, mine in runs.items() if not mine]
+    drawn, empty = [c for of in by_panel.values() for c in of], [title for title, of in by_panel.items() if not of]
+    missing = [name_of(m) for m, mine in runs.items() if not mine]
     if profile:
-        by_panel["token entropy by quantile"] = levels = _profiles(every[-1], runs)
+        levels = _profiles(every[-1], runs)
+        empty += [] if levels else ["token entropy by quantile"]
         more += "Late in training: mean over the last quarter of the steps. "
         if levels and 80 not in levels and kind == "training_curves":  # the paper's figure 5d
             missing.append("the 80th percentile, which the trainer did not log")
-    missing += [f"{title} (not logged)" for title, found in by_panel.items() if g.runs and not found]
+    missing += [f"{title} (not logged)" for title in empty if g.runs]
     numbers = sorted({len(of) for of in runs.values() if of}) or [0]
     handles = []
     for method, mine in runs.items():

@@ -111,7 +111,7 @@ PRINTED = (
     Printed("9b", "AIME24 accuracy, entropy, reward", _training(), _L),
     Printed("10", "words that STAPO silences and keeps",
             _of_log("stapo", lambda run: tokens.clouds(run, numbers.words(run)))),
-    Printed("Table 1", "taxonomy of tokens", command="stapo-repro tokens RUN"),
+    Printed("Table 1", "taxonomy of tokens, without its spurious risk", command="stapo-repro tokens RUN"),
     Printed("Table 2", "main results", None, _SIZES, "stapo-repro tables"),
     Printed("Table 3", "hyperparameters", None, _SIZES, "stapo-train configs"),
     Printed("Tables 4-6", "cases by category", command=f"stapo-repro tokens RUN, {tokens.LABELS}, figure 2a"),
