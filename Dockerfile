@@ -2,9 +2,10 @@
 #
 #   docker build --target train -t stapo-train .
 #   docker build --target eval  -t stapo-eval .
-#   docker run --gpus all --ipc=host -v "$PWD/data:/data" -v "$PWD/runs:/runs" stapo-train \
+#   CACHE="$HOME/.cache/huggingface:/root/.cache/huggingface"   # else each container fetches the weights again
+#   docker run --gpus all --ipc=host -v "$CACHE" -v "$PWD/data:/data" -v "$PWD/runs:/runs" stapo-train \
 #       run method=stapo size=qwen3-1.7b hardware=8gpu run.data=/data/dapo run.out=/runs/stapo-1.7b
-#   docker run --gpus all --ipc=host -v "$PWD/runs:/runs" stapo-eval run --engine vllm --model ORG/NAME --out /runs/eval
+#   docker run --gpus all --ipc=host -v "$CACHE" -v "$PWD/runs:/runs" stapo-eval run --engine vllm --model ORG/NAME --out /runs/eval
 FROM python:3.12-slim-bookworm AS base
 # a compiler: Triton and vLLM build kernels at run time; git: a record names the commit of the suite
 # hadolint ignore=DL3008

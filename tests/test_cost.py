@@ -74,10 +74,10 @@ def test_a_training_by_hand() -> None:
     found = cost.training("stapo", "qwen3-8b", EIGHT, 3000)
     assert found.hours == pytest.approx(3000 * step_of("qwen3-8b").seconds(CARDS["H100"], 8) / 3600)
     assert found.gpus == 8
-    # 3 checkpoints of 12 bytes a parameter and one being written, 3 GiB of logs, weights and export of 2 bytes each
-    assert found.disk == pytest.approx((4 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
+    # 12 bytes a parameter of 3 checkpoints, the best, one being written; 3 GiB of logs; 2 bytes of weights, of export
+    assert found.disk == pytest.approx((5 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
     kept = cost.training("stapo", "qwen3-8b", EIGHT, 3000, keep=4)
-    assert kept.disk == pytest.approx((5 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
+    assert kept.disk == pytest.approx((6 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
 
 
 @pytest.mark.parametrize(

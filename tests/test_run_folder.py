@@ -46,6 +46,20 @@ def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> 
     assert sorted(p.name for p in folder.checkpoints.iterdir()) == ["global_step_10", "global_step_11", "global_step_9"]
 
 
+def test_the_best_validated_checkpoint_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    """Step 20 and step 30 are equally good, step 35 was not validated."""
+    folder = TrainingFolder(tmp_path)
+    for step, accuracy in ((10, 0.25), (20, 0.5), (30, 0.5), (35, None), (40, 0.375)):
+        folder.log_step(step, {} if accuracy is None else {"accuracy": accuracy}, {})
+        save(folder, step)
+        folder.complete_checkpoint(step)
+        folder.keep_last(1, best=True)
+    assert [c.step for c in folder.whole_checkpoints()] == [30, 40]
+    assert TrainingFolder(tmp_path).best_checkpoint() == folder.whole_checkpoints()[0]
+    folder.keep_last(1)
+    assert [c.step for c in folder.whole_checkpoints()] == [40]
+
+
 @pytest.mark.parametrize(
     ("error", "full"),
     [(OSError(errno.ENOSPC, "no space"), True), (OSError(errno.EIO, "i/o"), False), (RuntimeError("NCCL"), False)],

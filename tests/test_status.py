@@ -57,7 +57,7 @@ def test_a_running_training(folder: TrainingFolder) -> None:
     assert "| gradient norm | missing | 0.375 | 0.25 |" in lines
     assert "3.1% at step 0, 25.0% at step 2 (4 samples failed)" in "\n".join(lines)
     assert [line for line in lines if "(still on)" in line] == ["- step 3, not_finite (still on): nan"]
-    assert any("step 2 (1.0 MiB; 1 on disk)" in line for line in lines)
+    assert any("step 2 (1.0 MiB; 1 on disk), best by validation: step 2" in line for line in lines)
     assert f"    {RUN['command']}" in lines
 
 

@@ -129,6 +129,7 @@ def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
 
     trainer = _trainer()
     trainer.folder, trainer._save_due, trainer.stop = TrainingFolder(tmp_path), True, ""
+    trainer.config = OmegaConf.create({"run": {"save_minutes": None}})
     actor = tmp_path / "checkpoints" / "global_step_7" / "actor"
     actor.mkdir(parents=True)
     (actor / "model_world_size_2_rank_0.pt").write_bytes(b"x")
@@ -136,6 +137,24 @@ def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
     with pytest.raises(RunFailed) as caught:
         trainer._save(7, [])
     assert "docs/cluster.md" in str(caught.value.next_step)
+
+
+def test_a_checkpoint_is_due_when_the_last_one_is_an_hour_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    from stapo_training.run.folder import TrainingFolder
+    from stapo_training.verl_ext.trainer import time
+
+    trainer = _trainer()
+    trainer.config = OmegaConf.create({"run": {"save_minutes": 60, "keep_best": True}})
+    trainer.folder, trainer._save_due, trainer.stop, trainer._keep = TrainingFolder(tmp_path), False, "", None
+    trainer._saved_at = 100.0
+    made = lambda self: (tmp_path / "checkpoints" / f"global_step_{step}").mkdir(parents=True)  # noqa: E731
+    monkeypatch.setattr(PPOTrainerSync, "_save_checkpoint", made)
+    for step, now in ((1, 3699.0), (2, 3700.0), (3, 7299.0)):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        trainer._save(step, [])
+    assert [c.step for c in trainer.folder.whole_checkpoints()] == [2]
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ class Step:
         sequences: prompts x responses of a step, of all replicas together.
         tensor_parallel: GPUs of a replica; width: bytes of a number; places: sequences side by side in a replica.
         validation: samples of one pass, of the training's lengths; settings: of decoding, the paper's two.
-        every: steps between two validations (0 or less: none).
+        every: steps a validation, those before the training and after it among them (0 or less: none).
     """
 
     shape: Shape
@@ -103,7 +103,7 @@ class Step:
     places: int = 256
     validation: int = VALIDATION
     settings: int = 2
-    every: int = 5
+    every: float = 5
 
     @property
     def forwards(self) -> int:

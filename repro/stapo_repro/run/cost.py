@@ -134,10 +134,11 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     """The training of one of the paper's models.
 
     Args:
-        keep: checkpoints that are kept, 0 for the training's own number; an old one goes when the new one is complete.
+        keep: checkpoints that are kept beside the best, 0 for the training's own number; an old one goes when the new
+            one is complete.
     """
     shape = shape_of(size)
-    most = min(-(-steps // setting("checkpoint_every")), (keep or KEPT) + 1)
+    most = min(-(-steps // setting("checkpoint_every")), (keep or KEPT) + 2)  # the best, and one being written
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
     sequences, lengths = setting("prompts") * setting("responses"), throughput.lengths_of(setting("response_limit"))
     own, reference = machine.own_pass(method), method in WITH_REFERENCE

@@ -8,6 +8,7 @@ planner uses too.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,9 +98,10 @@ def _of_gpus(config: Any, s: Shape, card: float, host: float) -> list[Need]:
     gathered = w * (s.root_parameters + 2 * s.layer_parameters) / GIB
     layer, checkpointing = s.saved_bytes_per_token(w), bool(a.model.enable_gradient_checkpointing)
     kept = tokens * s.layers * (w * s.hidden if checkpointing else layer) / GIB
-    # the gradient is put where the logits were (verl_ext/logits.py); entropy without gradient: a chunk in fp32, its
-    # probabilities, their product with it
-    chunk = 3 * 4 * int(fsdp.entropy_from_logits_chunk_size) if fsdp.entropy_from_logits_with_chunking else 0
+    # the gradient is put where the logits were (verl_ext/logits.py); veRL's entropy, of a training that asks for it: a
+    # chunk in fp32, its probabilities, their product with it
+    asked = bool(a.actor.calculate_entropy or a.actor.entropy_coeff) and fsdp.entropy_from_logits_with_chunking
+    chunk = 3 * 4 * int(fsdp.entropy_from_logits_chunk_size) if asked else 0
     loss = (tokens * (w * s.vocab + beside) + chunk * s.vocab) / GIB
     backward = tokens * (checkpointing * layer + 2 * w * (s.intermediate + s.hidden)) / GIB
     backward += (w + GRADIENT) * (s.root_parameters + s.layer_parameters) / GIB  # gradients not yet scattered
@@ -165,5 +167,11 @@ def step(config: Any, shape: Shape, validation: int) -> throughput.Step:
         places=int(a.rollout.max_num_seqs),
         validation=validation,
         settings=len(config.run.validation_settings),
-        every=int(config.trainer.test_freq),
+        every=int(config.run.steps) / (validations(config) or math.inf),
     )
+
+
+def validations(config: Any) -> int:
+    """How often a run validates: before the training, every trainer.test_freq steps, and after the last step."""
+    steps, every = int(config.run.steps), int(config.trainer.test_freq)
+    return bool(config.trainer.val_before_train) + (-(-steps // every) if every > 0 else 0)

@@ -137,14 +137,23 @@ class TrainingFolder:
         whole = self.whole_checkpoints(warn=True)
         return whole[-1].path if whole else None
 
-    def keep_last(self, count: int) -> None:
-        """Delete all but the newest `count` whole checkpoints. The mark goes first: a cut leaves an incomplete one.
+    def best_checkpoint(self) -> Checkpoint | None:
+        """The whole checkpoint whose step was validated with the highest `accuracy`, of equal ones the newest."""
+        accuracy = {s.step: s.values["accuracy"] for s in self.steps if "accuracy" in s.values}
+        judged = [c for c in self.whole_checkpoints() if c.step in accuracy]
+        return max(judged, key=lambda c: (accuracy[c.step], c.step), default=None)
+
+    def keep_last(self, count: int, *, best: bool = False) -> None:
+        """Delete all but the newest `count` whole checkpoints, and the best one. The mark goes first: a cut leaves an
+        incomplete one.
 
         Called after a new checkpoint is complete; veRL deletes before it saves, and would leave none on a full disk.
         """
+        kept = self.best_checkpoint() if best else None
         for old in self.whole_checkpoints()[:-count]:
-            (old.path / COMPLETE).unlink()
-            shutil.rmtree(old.path)
+            if old != kept:
+                (old.path / COMPLETE).unlink()
+                shutil.rmtree(old.path)
 
     def take_over(self) -> None:
         """Take out what an interrupted run left half done: lines and checkpoints. Only for the folder's one writer."""

@@ -26,6 +26,7 @@ from stapo_training.run.folder import TrainingFolder, first_line
 from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
 
+_SLOW_TO_HASH = 4 * 2**30  # bytes; a shared disk gives some 300 MB a second
 FOREIGN = ("metrics.jsonl", "checkpoints")
 """Files of a training, which must not be in a folder without a record; a user's log may."""
 _MAY_DIFFER = (
@@ -37,9 +38,10 @@ _MAY_DIFFER = (
     *("actor_rollout_ref.selector.log_agreement", "actor_rollout_ref.selector.log_entropy"),
     "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s",
     "reward.num_workers",  # how many processes ask the reward function
+    *("run.save_minutes", "run.keep_best"),
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
-many checkpoints are kept, how data and weights travel."""
+many checkpoints are made and kept, how data and weights travel."""
 
 
 def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = False) -> int:
@@ -148,7 +150,7 @@ def show(config: Any, found: Preflight, command: str) -> None:
         ("Memory", need and f"about {need.gib:.1f} of {need.limit:.1f} GiB on {card} ({need.moment})"),
         ("Disk", found.disk),
         ("Cores", found.warning or "enough, or not known"),
-        ("Time", time),
+        ("Time", time, _validations(config, found)),
         ("To start or resume it", command),
     ):
         known = [line or "not known: see below; run.card=H100 plans for a GPU that is not here" for line in lines]
@@ -167,6 +169,18 @@ def _time(config: Any, found: Preflight) -> str | None:
     return f"{whole} (formula, not measured: {step.words(found.card, gpus)})"
 
 
+def _validations(config: Any, found: Preflight) -> str:
+    """How often a run validates, and how much: on a CPU it can take longer than the training."""
+    count, settings = estimate.validations(config), len(config.run.validation_settings)
+    if not count:
+        return "no validation (trainer.test_freq)"
+    steps = found.validation * settings / (config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
+    each = f"{found.validation} samples at {settings} setting(s), which a training samples in {steps:.1f} steps"
+    before = "before the training, " if config.trainer.val_before_train else ""
+    when = f"{before}every {config.trainer.test_freq} steps and after the last"
+    return f"{count} validations of {each}: {when}; trainer.test_freq=-1 leaves them out"
+
+
 def resume_command(overrides: Sequence[str]) -> str:
     """The command line that resumes a run, with absolute folders and without what is named like a secret."""
     return shlex.join(provenance.redact_command(["stapo-train", "run", *map(in_full, overrides)]))
@@ -179,6 +193,8 @@ def new_record(config: Any, files: Sequence[Path]) -> Run:
     plain: Any = OmegaConf.to_container(config, resolve=True)
     model = Path(config.actor_rollout_ref.model.path)
     weight_files = sorted(model.glob("*.safetensors"))
+    if (size := sum(f.stat().st_size for f in weight_files)) > _SLOW_TO_HASH:
+        print(f"hashing {status.size(size)} of weights", file=sys.stderr)
     revisions = {"model": " ".join(store.sha256_file(f) for f in weight_files) or str(model)}
     for p in dict.fromkeys(files):  # two may have one name
         revisions[p.name] = " ".join(filter(None, (revisions.get(p.name), store.sha256_file(p))))

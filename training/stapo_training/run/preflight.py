@@ -683,6 +683,9 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
             )
     free = psutil.disk_usage(str(runs.nearest(out))).free / GIB
     made = -(-int(config.run.steps) // every) if every > 0 else 0  # the last step is always saved
-    most = min(made, keep + 1) if keep else made  # an old one goes when the new one is complete
+    # an old one goes when the new one is complete
+    most = min(made, keep + 1 + bool(config.run.keep_best)) if keep else made
     scarce = "; NOT ENOUGH: trainer.max_actor_ckpt_to_keep=N keeps the newest N" if most * each + logs > free else ""
-    return f"{made} checkpoints of {each:.2f} GiB, at most {most * each + logs:.1f} GiB; free {free:.1f} GiB{scarce}"
+    timed = f" and one every {config.run.save_minutes} minutes" if config.run.save_minutes else ""
+    whole = f"at most {most * each + logs:.1f} GiB; free {free:.1f} GiB{scarce}"
+    return f"{made} checkpoints{timed}, each of {each:.2f} GiB, {whole}"

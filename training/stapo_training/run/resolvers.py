@@ -103,6 +103,11 @@ def validation(key: str, *, _root_: Any) -> float:
     return SETTINGS[names[0]][("temperature", "top_p").index(key)]
 
 
+def validates(*, _root_: Any) -> bool:
+    """`${validates:}`: whether trainer.test_freq asks for validations; the one before the training is one of them."""
+    return int(_root_.trainer.test_freq) > 0
+
+
 def own_error(error: BaseException | None) -> BadInput | None:
     """The BadInput that one of these functions raised, out of the exceptions OmegaConf wraps around it."""
     while error is not None and not isinstance(error, BadInput):
@@ -114,5 +119,6 @@ def register() -> None:
     """Make the functions known to OmegaConf; again does no harm."""
     from omegaconf import OmegaConf
 
-    for function in (per_rank, product, portion, of_size, ray_cpus, optimizer_threads, planted_ids, validation):
+    of_numbers = (per_rank, product, portion)
+    for function in (*of_numbers, of_size, ray_cpus, optimizer_threads, planted_ids, validation, validates):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -72,6 +72,8 @@ def render(
     alarms = [f"- step {a.step}, {a.kind}{' (still on)' * (a in still_on)}: {a.line}" for a in folder.alarms]
     whole, free = folder.whole_checkpoints(), shutil.disk_usage(folder.path).free
     saved = f"step {whole[-1].step} ({size(whole[-1].bytes)}; {len(whole)} on disk)" if whole else "none yet"
+    if best := folder.best_checkpoint():
+        saved += f", best by validation: step {best.step}"
     step, total = trained[-1].step if trained else 0, run.steps
     headline = f"**{state.capitalize()}** after step {step} of {total}{f': {reason}' if reason else '.'}"
     if state == "finished":

@@ -35,7 +35,7 @@ from stapo_training.verl_ext.worker import OLD_IS_CURRENT, STEP, StapoWorker
 assert losses  # imported because it registers
 
 MODE = "stapo"
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.5  # a poll asks for every key of the step; a LocalRollout has stored all before the first
 _FAILED = "failed_validation"
 
 
@@ -65,7 +65,7 @@ class StapoTrainer(PPOTrainerSync):
         )
         # veRL deletes old checkpoints before it writes a new one; here they go when the new one is complete
         self._keep, config.trainer.max_actor_ckpt_to_keep = config.trainer.get("max_actor_ckpt_to_keep"), None
-        self._save_due = False
+        self._save_due, self._saved_at = False, time.monotonic()
         self._fetched = (0, 0)  # the step, and how many prompts it has taken from the data
         self._ended_at: int | None = None
         self._step_began = time.perf_counter()
@@ -76,7 +76,7 @@ class StapoTrainer(PPOTrainerSync):
     def _build_replay_buffer(self) -> Any:
         buffer: Any = super()._build_replay_buffer()
         buffer.__class__ = OrderedReplayBuffer  # veRL names its own class where it makes one
-        buffer.poll_interval = _POLL_SECONDS  # veRL's 2 s outlast a step of a small model
+        buffer.poll_interval = _POLL_SECONDS
         buffer.limit_s = float(self.config.run.rollout_limit_s)
         return buffer
 
@@ -118,7 +118,7 @@ class StapoTrainer(PPOTrainerSync):
             lambda: f"step {self.global_steps} is finished and saved first; once more stops at once, without it"
         )
         settle()
-        self._step_began = time.perf_counter()
+        self._step_began, self._saved_at = time.perf_counter(), time.monotonic()
 
     def _remember(self) -> None:
         """The alarms' memory of earlier attempts."""
@@ -280,7 +280,9 @@ class StapoTrainer(PPOTrainerSync):
 
     def _save(self, step: int, fatal: list[alarms.Alarm]) -> None:
         """Write a checkpoint if one is due or somebody asked the run to stop; none of a step that may be broken."""
-        due = self._save_due or bool(self.stop) or bool(fatal)
+        minutes = self.config.run.save_minutes
+        late = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        due = self._save_due or bool(self.stop) or bool(fatal) or late
         self._save_due = False
         if not due or any(a.kind in alarms.UNSAVED for a in fatal):
             return
@@ -292,8 +294,9 @@ class StapoTrainer(PPOTrainerSync):
             raise  # a process ended, or the error says what is wrong
         except (OSError, RuntimeError, RayError) as e:
             raise self.folder.save_failed(step, e) from e
+        self._saved_at = time.monotonic()
         if self._keep:
-            self.folder.keep_last(self._keep)
+            self.folder.keep_last(self._keep, best=bool(self.config.run.keep_best))
         if self.stop:
             self._ended_at = step
 
