@@ -79,7 +79,7 @@ def test_a_loggers_package_and_wandbs_account(monkeypatch: pytest.MonkeyPatch, t
     ("override", "named"),
     [
         (f"{A}.actor.loss_agg_mode=token-median", "token-median"),
-        ("trainer.v1.trainer_mode=sync", "trainer_mode=sync"),
+        ("trainer.v1.trainer_mode=sync", "trainer.v1.trainer_mode"),
         (f"{A}.actor.strategy=fsdp", "strategy=fsdp"),
         (f"{A}.rollout.agent.default_agent_loop=nothing", "default_agent_loop=nothing"),
         ("reward.custom_reward_function.path=/nowhere.py", "/nowhere.py"),
