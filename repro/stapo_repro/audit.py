@@ -365,8 +365,8 @@ def check_precision(claims: Claims) -> Check:
     summary = (
         f"{hits} of {len(steps)} log ratios of a printed probability to the largest beside it are multiples of 1/8 nat "
         f"within rounding, by chance with a probability of {chance:.0e}; left out are those whose rounding is wider. "
-        "Numbers in bf16 from 16 to 32 are 1/8 apart, from 32 to 64 1/4: the printed probabilities come from logits in "
-        f"bf16. Rounding moves such a logit by up to 1/16 nat, a probability by {math.expm1(LOGIT_STEP / 2):.0%}. No "
+        "Numbers in bf16 from 16 to 32 are 1/8 apart, from 32 to 64 1/4: so logits in bf16 give such ratios. "
+        f"Rounding moves such a logit by up to 1/16 nat, a probability by {math.expm1(LOGIT_STEP / 2):.0%}. No "
         f"entropy is printed; the five most probable tokens alone give up to {max(sure):.2f} nats."
     )
     return Check("Printed probabilities", summary, [rows])
