@@ -221,6 +221,16 @@ def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path:
         preflight.check_data("train_files", tmp_path, "MAKE")
 
 
+@pytest.mark.parametrize("gold", ["$0$", r"\boxed{0}", ["0"], None, 0.0])
+def test_golds_that_no_box_can_equal_are_refused(tiny_base: Path, tmp_path: Path, gold: object) -> None:
+    row = pq.read_table(tiny_base / "data" / "train.parquet").slice(0, 1).drop_columns(["reward_model"])
+    pq.write_table(row.append_column("reward_model", [[{"ground_truth": gold}]]), tmp_path / "train.parquet")
+    config = mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet")
+    assert repr(gold) in refusals(preflight.examine(config).checks)["golds of data.train_files"]
+    config.reward.custom_reward_function.path = "mine.py"  # which may read them in another way
+    assert "golds of data.train_files" not in refusals(preflight.examine(config).checks)
+
+
 @pytest.mark.parametrize(
     ("override", "check", "said"),
     [

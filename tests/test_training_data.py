@@ -23,7 +23,7 @@ from stapo_training import cli
 from stapo_training.data import contamination, source
 from stapo_training.data import prepare as prepare_module
 from stapo_training.data.prepare import prepare
-from stapo_training.data.rows import DataRecord, content_sha256
+from stapo_training.data.rows import DataRecord, content_sha256, plain_gold
 
 PREFIX = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -103,6 +103,46 @@ def test_copies_merge_in_order_of_first_occurrence(tmp_path: Path) -> None:
 def test_golds_conflict_when_their_normal_forms_differ(tmp_path: Path, rows: list[dict], conflicting: bool) -> None:
     (prompt,) = source.distinct(read(jsonl(tmp_path / "x.jsonl", rows)))
     assert (prompt.conflicting, prompt.gold) == (conflicting, rows[0]["answer"])
+
+
+@pytest.mark.parametrize(
+    ("gold", "plain"),
+    [
+        ("$7$", "7"),
+        (r"\boxed{9}", "9"),
+        (r"$$\boxed{ \frac{1}{2} }.$$", r"\frac{1}{2}"),
+        (r"\(3\)", "3"),
+        (r"\$18.90", r"\$18.90"),  # dollars, no mathematics
+        ("10.0", "10"),
+        ("-1,234,000", "-1234000"),
+        ("2.50", "2.50"),
+        ("[1,2]", "[1,2]"),  # an interval
+        (7, "7"),
+        (7.0, None),
+        (None, None),
+        (["0"], None),
+        ('["5/6"]', None),
+        ("$$", None),
+        (r"\frac{1}{2", None),
+        (r"\left\{1\right.", None),  # veRL counts escaped braces too
+        (r"\boxed{1} or \boxed{2}", None),
+    ],
+)
+def test_a_gold_is_what_the_box_of_a_right_response_holds(gold: object, plain: str | None) -> None:
+    from stapo_training.reward import compute_score
+
+    assert plain_gold(gold) == plain
+    if plain is not None:
+        assert compute_score("d", f"So \\boxed{{{plain}}}.", plain)["score"] == 1.0
+
+
+def test_a_row_whose_gold_no_response_can_equal_is_named(tmp_path: Path) -> None:
+    rows = [flat("x?"), flat("y?", '["5/6"]')]
+    with pytest.raises(BadInput, match=r"x\.jsonl:2: a gold") as e:
+        read(jsonl(tmp_path / "x.jsonl", rows))
+    assert e.value.found == '["5/6"]'
+    (merged,) = source.distinct(read(jsonl(tmp_path / "y.jsonl", [flat("x?", "$1,000$"), flat("x?", "1000.0")])))
+    assert merged.golds == {"1000": 1}
 
 
 def test_a_problem_id_depends_on_the_text_alone() -> None:

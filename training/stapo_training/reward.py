@@ -17,6 +17,8 @@ from typing import Any
 from stapo_results.answers import last_boxed, normalise_gold
 from stapo_results.errors import BadInput
 
+PATH = "pkg://stapo_training.reward"
+"""The value of reward.custom_reward_function.path that names this file."""
 VERIFIERS = ("strict_box", "fallback", "answer_line")
 MISJUDGED = ("box_right_scored_wrong", "box_wrong_scored_right")
 """What the reward says of each sample, and each step's metrics count."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from stapo_results.answers import INSTRUCTION
+from stapo_results.answers import INSTRUCTION, strip_boxes
 from stapo_results.schema import Record
 from stapo_results.store import write_atomic
 
@@ -19,6 +21,31 @@ RECORD = "data.json"
 
 # Between problem and instruction: a blank line in the training, one space in the evaluation (JustRL's two scripts).
 TRAIN_SEPARATOR = "\n\n"
+
+
+_MATH = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")  # what sets mathematics in a text
+_WHOLE = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.0+)?")
+_LIST = re.compile(r"\[\s*[\"']")  # of texts, in JSON or as Python prints it
+_LONGEST = 1990
+"""Characters; the verifiers read 2,000 of a box."""
+
+
+def plain_gold(gold: object) -> str | None:
+    """A gold as the last box of a right response has it, which the reward compares as text.
+
+    Without a box around it, signs of mathematics, white space and a full stop at its ends; a whole number in digits
+    alone. None where no box can equal it: no text and no whole number, nothing, a list of texts, braces or boxes that
+    do not close in it.
+    """
+    text = str(gold) if isinstance(gold, str) or type(gold) is int else ""
+    if text.isdecimal():  # nearly every one, of two million rows
+        return text
+    text = strip_boxes(_MATH.sub("", text).strip().removesuffix(".")).strip().removesuffix(".")
+    if _WHOLE.fullmatch(text):
+        text = text.partition(".")[0].replace(",", "")
+    depths = list(accumulate((c == "{") - (c == "}") for c in text))
+    whole = depths and len(text) < _LONGEST and min(depths) >= 0 == depths[-1]
+    return text if whole and "\\boxed{" not in text and not _LIST.match(text) else None
 
 
 def verl_rows(problems: Iterable[tuple[str, str, str]], *, data_source: str, split: str) -> list[dict[str, Any]]:

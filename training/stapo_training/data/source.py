@@ -23,6 +23,7 @@ from stapo_results.benchmarks import normal_text, read_jsonl
 from stapo_results.errors import BadInput
 from stapo_results.store import sha256_file
 from stapo_training.artifacts.weights import is_hub_id
+from stapo_training.data.rows import plain_gold
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
 
@@ -62,7 +63,8 @@ class Source:
 
 
 class SourceRow(NamedTuple):
-    """One row. `number` counts from 1; `golds` holds one answer, or several where the copy says that they differed."""
+    """One row. `number` counts from 1; `golds` holds one `plain_gold`, or several where the copy says that they
+    differed."""
 
     number: int
     where: str
@@ -123,7 +125,7 @@ def read(source: Source) -> Iterator[SourceRow]:
 
     Raises:
         BadInput: naming file, row and field, for a file that cannot be read, a missing field, an empty prompt, or a
-            gold that is not text.
+            gold that is not text, or that no response can equal.
     """
     jsonl, number = source.path.suffix == ".jsonl", 0
     for number, row in enumerate(read_jsonl(source.path) if jsonl else _parquet(source.path), 1):
@@ -131,15 +133,18 @@ def read(source: Source) -> Iterator[SourceRow]:
         try:
             if "prompt" in row:
                 hub = _HubRow.model_validate(row)
-                yield SourceRow(number, where, "", hub.prompt[0].content, (hub.gold,))
+                id, prompt, golds = "", hub.prompt[0].content, (hub.gold,)
             else:
                 flat = _FlatRow.model_validate(row)
-                golds = (flat.answer, *(flat.conflicting_answers or ()))
-                yield SourceRow(number, where, flat.id or "", flat.problem, golds)
+                id, prompt, golds = flat.id or "", flat.problem, (flat.answer, *(flat.conflicting_answers or ()))
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             what = f"{'.'.join(map(str, first['loc']))} is missing or of another kind"
             raise _bad(where, what, repr(first["input"]), first["msg"]) from None
+        plain = {gold: plain_gold(gold) for gold in golds}
+        if wrong := [gold for gold in golds if plain[gold] is None]:
+            raise _bad(where, "a gold that no box of a response can equal", wrong[0], "one answer, braces that close")
+        yield SourceRow(number, where, id, prompt, tuple(filter(None, plain.values())))
     if not number:
         raise BadInput(f"{source.path} holds no row", next_step="check --source")
 
@@ -242,7 +247,7 @@ def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
         prompt = seen[row.prompt]
         prompt.copies += 1
         for gold in row.golds:
-            prompt.golds.setdefault(gold.strip(), row.number)
+            prompt.golds.setdefault(gold, row.number)
         other, where = ids.setdefault(row.id, (prompt, row.where)) if row.id else (prompt, "")
         if other is not prompt:
             found = f"{row.id}, also in {where}"

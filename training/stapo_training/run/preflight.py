@@ -35,7 +35,7 @@ from stapo_results.sizes import MINI, SMALL, has_base
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
 from stapo_training.artifacts.weights import is_hub_id, missing_files
-from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256
+from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256, plain_gold
 from stapo_training.methods import advantage_from, proxy_from, selector_from
 from stapo_training.run import estimate
 from stapo_training.run.alarms import alarms_from
@@ -125,6 +125,8 @@ def examine(config: Any) -> Preflight:
         for path in map(Path, [names] if isinstance(names, str) else names):
             found.files.append(path)
             rows = checks.attempt(f"data.{kind}", check_data, kind, path, how_to_make(config, path))
+            if rows and config.reward.custom_reward_function.path == reward.PATH:
+                checks.attempt(f"golds of data.{kind}", check_golds, path, how_to_make(config, path))
             if rows is None and kind == "train_files":
                 found.prompts = None
             ids += rows or []
@@ -492,6 +494,19 @@ def check_ids(kind: str, ids: Sequence[str]) -> None:
             found=f"{len(repeated)} such ids, {', '.join(repeated[:3])} among them",
             expected="an id of its own for every row of all files",
             next_step="stapo-train data makes one from each problem's text",
+        )
+
+
+def check_golds(path: Path, make: str) -> None:
+    """Raises BadInput where a gold is not as the box of a right response has it (`plain_gold`)."""
+    rows = pq.read_table(path, columns=["reward_model"]).column(0).to_pylist()
+    golds = [row.get("ground_truth") if isinstance(row, dict) else None for row in rows]
+    if wrong := [n for n, gold in enumerate(golds) if plain_gold(gold) != str(gold)]:
+        raise BadInput(
+            f"{path}: golds that no response would equal",
+            found=f"{len(wrong)} of {len(golds)}; row {wrong[0]}: {golds[wrong[0]]!r}"[:200],
+            expected="reward_model.ground_truth as text, without a box, dollars or a list",
+            next_step=make,
         )
 
 

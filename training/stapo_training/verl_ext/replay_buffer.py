@@ -44,7 +44,7 @@ class OrderedReplayBuffer(ReplayBuffer):
             raise RunFailed(
                 f"no response has come for {self.limit_s:g} s",
                 found=", ".join(f"{name} {n}" for name, n in counts.items())
-                + f"; waiting for {', '.join(self.problems.get(uid, uid) for uid in waiting[:3]) or 'no prompt'}",
+                + f"; waiting for {', '.join(str(self.problems.get(uid, uid)) for uid in waiting[:3]) or 'no prompt'}",
                 expected="a response within run.rollout_limit_s",
                 next_step="look above for an error of the rollout or the reward; the same command resumes from the "
                 "last checkpoint, with run.rollout_limit_s=N where responses only take longer",

@@ -136,7 +136,8 @@ class StapoTrainer(PPOTrainerSync):
 
     def fit(self, agent_loop_manager: Any) -> None:
         """veRL's loop; Ctrl-C and SIGTERM end it between two steps."""
-        self.replay_buffer.problems = getattr(agent_loop_manager, "problems", {})  # a LocalRollout lets nobody wait
+        buffer: Any = self.replay_buffer
+        buffer.problems = getattr(agent_loop_manager, "problems", {})  # a LocalRollout lets nobody wait
         try:
             super().fit(agent_loop_manager)
         finally:
