@@ -34,7 +34,7 @@ def log_problems(found: dict, counted: dict, h, keep: np.ndarray, policy: str, m
     t = h.tokens
     current, old, a = t.logprob_N.detach().numpy(), t.old_N.numpy(), h.advantage_N.numpy()
     logp, entropy = (current, t.entropy_N) if policy == "current" else (old, h.old_entropy_N)
-    s2t_keep, rare = h.masks(SelectorConfig(**S2T, q=q, policy=policy), 0, np.ones(len(a), bool))
+    s2t_keep, rare = h.masks(SelectorConfig(**S2T, q=q, policy=policy), np.ones(len(a), bool))
     sequence, token = t.sequence_N.numpy(), t.chosen_N.numpy()
     collision, top = np.square(np.exp(t.every_NV.double().numpy())).sum(1), t.every_NV.topk(5)
     at = np.flatnonzero(np.ones(len(a)) if mode == "full" else rare | ((a > 0) & np.isin(token, WATCHED)))
@@ -81,18 +81,17 @@ class Hand:
         self.advantage_N = by_hand.advantages(self.definition, self.tokens)
         self.old_entropy_N = torch.cat([r["entropy"] for r in rows]).double().numpy()
 
-    def masks(self, selector, micro: int, response_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def masks(self, selector, response_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(kept, candidates) among the response tokens."""
         from stapo_training.selection import by_hand
 
-        tokens, sequence_N = self.tokens, self.tokens.sequence_N.numpy()
+        tokens = self.tokens
         if selector.policy == "old":
             tokens = replace(tokens, logprob_N=tokens.old_N, entropy_N=self.old_entropy_N)
         d = self.definition.model_copy(update={"selector": selector.name, "q": selector.q})
-        part_N = {"mini_batch": None, "response": sequence_N, "micro_batch": sequence_N // micro}[selector.scope]
+        d = d.model_copy(update={"scope": selector.scope, "among": selector.among})
         both = np.zeros((2, len(response_N)), bool)
-        part_N = None if part_N is None else part_N[response_N]
-        both[:, response_N] = by_hand.kept(d, tokens.take(response_N), self.advantage_N[response_N], part_N)
+        both[:, response_N] = by_hand.kept(d, tokens.take(response_N), self.advantage_N[response_N])
         return both[0], both[1]
 
     def gradient(self, keep_N: np.ndarray, **definition) -> tuple[float, np.ndarray]:
@@ -133,7 +132,7 @@ def cases(folder: Path) -> dict[str, dict]:
         in_order = sorted(rows, key=lambda r: int(r["number"]))
         response_N = torch.cat([r["response_mask"] for r in in_order]).bool().numpy()
         judged = chosen.model_copy(update={"policy": "old"}) if settings.get(OLD_IS_CURRENT) else chosen
-        keep, candidates = hand.masks(judged, settings.get("micro_batch_size_per_gpu", 0), response_N)
+        keep, candidates = hand.masks(judged, response_N)
         loss, gradient = hand.gradient(keep, **definition)
         line = {k.removeprefix("selector/"): float(v[0]) for k, v in found["metrics"].items() if "selector/" in k}
         pg_loss = found["metrics"]["actor/pg_loss"]
@@ -150,37 +149,33 @@ def cases(folder: Path) -> dict[str, dict]:
         line["hand"]["tokens"] = int(response_N.sum())
         done[name] = line
 
-    for form in ("two_pass", "speculative"):
-        for name in SELECTORS:
-            case(f"{name}, {form}", {"name": name, "form": form})
-        for split, settings in (("micro 1", ONE), ("dynamic", DYNAMIC)):
-            case(f"S2T, {form}, {split}", S2T | {"form": form}, settings=settings)
-        case(f"S2T, {form}, packed", S2T | {"form": form}, settings=DYNAMIC | {"use_remove_padding": True})
-        case(f"S2T, {form} at 0.7", S2T | {"form": form}, temperature=0.7)
+    packed = DYNAMIC | {"use_remove_padding": True}
+    for split, settings in (("micro 1", ONE), ("dynamic", DYNAMIC), ("packed", packed)):
+        case(f"S2T, {split}", S2T, settings=settings)
+    case("S2T at 0.7", S2T, temperature=0.7)
     for name in SELECTORS:
+        case(name, {"name": name})
         case(f"{name}, reversed", {"name": name}, rows=rows[::-1])
         case(f"{name}, old", {"name": name, "policy": "old"})
     # a step's first mini-batch: the trainer says that the old pass's statistics are the current policy's
-    case("S2T, two_pass from the old pass", S2T | {"form": "two_pass"}, settings=HALF | {OLD_IS_CURRENT: True})
+    case("S2T, from the old pass", S2T, settings=HALF | {OLD_IS_CURRENT: True})
     case("S2T, response", S2T | {"scope": "response"}, settings=DYNAMIC)
+    for name in ("silence_spurious", "silence_high_entropy"):
+        case(f"{name}, right", {"name": name, "among": "right"})
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in rows]
     case("S2T, no old statistics", S2T, rows=without)
-    for name in ("top_entropy", "silence_spurious"):
-        case(f"{name}, micro_batch", {"name": name, "scope": "micro_batch"})
-    case("S2T, micro_batch, q = 1", S2T | {"scope": "micro_batch", "q": 1.0}, settings=ONE)
+    case("S2T, q = 1", S2T | {"q": 1.0}, settings=ONE)
     # rows that veRL fills up with, and responses that it rejects, have an empty response_mask; loss_mask may not know
     rejected = [
         r | {"response_mask": r["response_mask"] * int(i % 5 != 2), "loss_mask": r["response_mask"]}
         for i, r in enumerate(rows)
     ]
-    for selector in (S2T, S2T | {"form": "two_pass"}, {"name": "keep_all"}):
+    for selector in (S2T, {"name": "keep_all"}):
         case(f"{selector}, rejected rows", selector, rows=rejected)
     for name in SELECTORS:
         case(f"log, {name}", {"name": name}, log="on")
     case("log, S2T old", S2T | {"policy": "old"}, log="on")
-    case("log, S2T two_pass", S2T | {"form": "two_pass"}, log="on", settings=ONE)
-    case("log, S2T micro_batch", S2T | {"scope": "micro_batch"}, log="on")
-    packed = DYNAMIC | {"use_remove_padding": True}
+    case("log, S2T micro 1", S2T, log="on", settings=ONE)
     case("log, S2T packed at 0.7", S2T, log="on", temperature=0.7, settings=packed)
     case("log, S2T full, reversed", S2T, log="full", rows=rows[::-1])
 
@@ -190,7 +185,7 @@ def cases(folder: Path) -> dict[str, dict]:
     case("S2T, KL and checkpointing", S2T, w=other, kl=0.3)
     attention = "actor_rollout_ref.model.override_config.attn_implementation=stapo_varlen"
     varlen = in_process.build(compose([*base, attention, checkpointing]))
-    for selector in ({"name": "keep_all"}, S2T, S2T | {"form": "two_pass"}):
+    for selector in ({"name": "keep_all"}, S2T):
         case(f"varlen, {selector}", selector, w=varlen, settings=packed)
     case("varlen, padded", S2T, w=varlen)
     cispo = in_process.build(compose([*base, f"{actor}.policy_loss.loss_mode=cispo"]))

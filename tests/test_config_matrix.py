@@ -34,9 +34,7 @@ def test_an_overlay_has_the_numbers_of_the_registry(method: str) -> None:
     assert set(named) - {"loss"} <= set(entry.sources)  # every number but JustRL's has its source
 
 
-@pytest.mark.parametrize(
-    "override", ["actor.policy_loss.loss_mode=geo_mean", "selector.scope=micro_batch", "selector.policy=old"]
-)
+@pytest.mark.parametrize("override", ["actor.policy_loss.loss_mode=geo_mean", "selector.policy=old"])
 def test_what_cannot_be_worked_out_by_hand_is_refused(override: str) -> None:
     with pytest.raises(BadInput):
         definition_of(compose(["method=stapo", f"actor_rollout_ref.{override}"]))
@@ -81,8 +79,6 @@ def test_every_method_on_one_size_and_every_size_with_one_method_are_accepted() 
         accepted_by_verl(config)
         assert config.run.method == method
         row = config_docs.place_row(config)
-        if method == "stapo-per-response":  # its overlay has a form of its own
-            row["`selector.form`"] = expected["`selector.form`"]
         assert row == expected
     expected = definition_of(compose(["method=stapo", *there]))
     for size, machine in config_docs.made_for():
@@ -135,12 +131,21 @@ LABELS = {
     "": "stapo",
     "q=0.25": "stapo-q0.25",
     "q=1.0": "stapo-q1.0",
-    "scope=micro_batch": "stapo-micro_batch",
+    "among=right": "stapo-right",
     "policy=old": "stapo-old",
     "tau_p=2e-3 q=0.75": "stapo",
     "tau_p=2e-4 q=0.5": "stapo-tau0.0002-q0.5",
-    "form=two_pass": "stapo",  # the same mask
 }
+
+
+def test_a_key_of_an_earlier_version_is_refused_by_its_name(tmp_path: Path) -> None:
+    key, overlay = "actor_rollout_ref.selector.form", tmp_path / "mine.yaml"
+    overlay.write_text("actor_rollout_ref:\n  selector:\n    form: two_pass\n")
+    for given in ([f"{key}=speculative"], [f"+{key}=two_pass"], [f"method={overlay}"]):
+        with pytest.raises(BadInput) as caught:
+            compose([*config_docs.FOLDERS, *config_docs.PAPER_PLACE, *given])
+        assert str(caught.value).startswith(key)
+        assert "leave it out" in str(caught.value.next_step)
 
 
 @pytest.mark.parametrize(("overrides", "label"), LABELS.items())

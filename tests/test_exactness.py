@@ -21,6 +21,16 @@ def test_every_method_is_exact(method: str) -> None:
     assert ", exact; " in done.stdout.splitlines()[-1]
 
 
+def test_the_quantile_of_all_right_responses_is_exact_and_another_one() -> None:
+    command = [SCRIPT, "check", "stapo"]
+    runs = [
+        subprocess.run([*command, *more], capture_output=True, text=True, timeout=300)
+        for more in ([], ["actor_rollout_ref.selector.among=right"])
+    ]
+    positive, right = (r.stdout.splitlines()[-1].partition("; ")[2] for r in runs)
+    assert ([r.returncode for r in runs], positive != right) == ([0, 0], True), runs[1].stdout
+
+
 def test_a_wrong_clip_is_caught() -> None:
     command = [SCRIPT, "check", "stapo", "actor_rollout_ref.actor.clip_ratio_high=0.3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -44,8 +54,8 @@ from stapo_training.selection import selectors
 exact = selectors.silence_spurious
 
 
-def off_by_one(stats, *, tau_p, q, pool=selectors.alone, threshold=None):
-    found = exact(stats, tau_p=tau_p, q=q, pool=pool, threshold=threshold)
+def off_by_one(stats, *, tau_p, q, pool=selectors.alone):
+    found = exact(stats, tau_p=tau_p, q=q, pool=pool)
     first = torch.nonzero(~found.keep_N & stats.response_N)[:1]
     keep_N = found.keep_N.clone()
     keep_N[first] = True
@@ -53,7 +63,7 @@ def off_by_one(stats, *, tau_p, q, pool=selectors.alone, threshold=None):
 
 
 selectors.silence_spurious = off_by_one
-raise SystemExit(check("stapo", ["actor_rollout_ref.selector.form=two_pass"]))
+raise SystemExit(check("stapo", []))
 """
 
 

@@ -20,7 +20,9 @@ from stapo_training.methods import advantage_from, listing, methods, proxy_from,
 from stapo_training.pages import compose
 from stapo_training.selection import objectives as o
 from stapo_training.selection.token_stats import proxy_logprob
+from stapo_training.verl_ext import advantages, losses
 
+assert losses  # registers
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -33,20 +35,19 @@ def verl_loss(
     keep: Sequence | None = None,
     sequences: int = 2,
     tokens: int | None = None,
-    **fields: torch.Tensor,
+    proxy: torch.Tensor | None = None,
 ) -> float:
     """The method's loss on B sequences (lists of probabilities) of a mini-batch with so many sequences and tokens."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.utils.config import omega_conf_to_dataclass
 
-    from stapo_training.verl_ext import losses
-
-    assert losses  # registers
     actor: Any = omega_conf_to_dataclass(compose([f"method={method}", *more]).actor_rollout_ref.actor)
     scale = actor.loss_scale_factor
     actor.global_batch_info.update(
         dp_size=1, batch_num_tokens=tokens, global_batch_size=sequences, loss_scale_factor=scale
     )
+    if proxy is not None:
+        actor.global_batch_info[advantages.PROXY] = proxy
     loss: Any = get_policy_loss_fn(actor.policy_loss.loss_mode)
     old_log_prob = torch.tensor(old).log()
     value, _ = loss(
@@ -56,7 +57,6 @@ def verl_loss(
         response_mask=torch.ones_like(old_log_prob) if keep is None else torch.tensor(keep).bool(),
         loss_agg_mode=actor.loss_agg_mode,
         config=actor,
-        **fields,
     )
     return float(value)
 
@@ -120,7 +120,7 @@ def test_a_group_of_one_mind_has_no_advantage() -> None:
 
 
 def test_advantage_reweighting_by_hand() -> None:
-    found = o.reweighted_advantage(torch.tensor([2.0, -1.0]), torch.tensor([0.5, 0.1]).log(), alpha=0.3)
+    found = advantages.reweighted_advantage(torch.tensor([2.0, -1.0]), torch.tensor([0.5, 0.1]).log(), alpha=0.3)
     assert found.tolist() == pytest.approx([2 * 0.85, -0.73], abs=1e-6)  # 0.3 x 0.5 + 0.7; 0.3 x 0.1 + 0.7
 
 
@@ -129,7 +129,7 @@ def test_stare_amplifies_the_rarest_tokens_of_right_responses_while_the_entropy_
     advantage = torch.tensor([2.0, 2.0, -1.0, 2.0, 0.0, 3.0, 3.0, -1.0, 3.0, 3.0])
 
     def amplified(rarest: float, *entropies: float) -> list[float]:
-        return o.amplified_advantage(
+        return advantages.amplified_advantage(
             advantage, torch.tensor(p).log(), torch.tensor(entropies), 1.1, rarest, target_entropy=0.3
         ).tolist()
 
@@ -145,13 +145,16 @@ def test_stare_ranks_the_tokens_of_all_ranks() -> None:
         return torch.cat([v, torch.tensor([0.01, 0.02]).log()])
 
     given = (torch.ones(2), torch.tensor([0.015, 0.5]).log(), torch.zeros(2))
-    assert o.amplified_advantage(*given, 1.1, 0.25, 0.3, both).tolist() == [1.0, 1.0]  # one of four, on the other rank
-    assert o.amplified_advantage(*given, 1.1, 0.5, 0.3, both).tolist() == pytest.approx([1.1, 1.0])
+    assert advantages.amplified_advantage(*given, 1.1, 0.25, 0.3, both).tolist() == [
+        1.0,
+        1.0,
+    ]  # one of four, on the other rank
+    assert advantages.amplified_advantage(*given, 1.1, 0.5, 0.3, both).tolist() == pytest.approx([1.1, 1.0])
 
 
 def test_lopti_trains_rare_tokens_first_and_the_others_in_an_update_of_their_own() -> None:
     advantage, old = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([0.39, 0.4, 0.9]).log()
-    low, high = o.isolated_advantages(advantage, old, eta=0.4)
+    low, high = advantages.isolated_advantages(advantage, old, eta=0.4)
     assert (low.tolist(), high.tolist()) == ([2.0, 0.0, 0.0], [0.0, -1.0, 3.0])
 
 
@@ -200,9 +203,9 @@ def test_lp_reg_may_regularise_the_lowest_share_of_wrong_responses_over_all_rank
         return torch.cat([v, torch.tensor([-7.5, -7.0, -2.0, -2.0])])
 
     # of eight tokens with A < 0 the share 0.4 is three: -8, -7.5 and both of -7, one of them here
-    assert o.lowest_of_wrong(old, advantage, 0.4, both).tolist() == [False, True, True, False, False]
-    assert o.lowest_of_wrong(old, advantage, 0.25, both).tolist() == [False, True, False, False, False]
-    assert not o.lowest_of_wrong(old, advantage, 0.24, both).any()  # one token
+    assert advantages.lowest_of_wrong(old, advantage, 0.4, both).tolist() == [False, True, True, False, False]
+    assert advantages.lowest_of_wrong(old, advantage, 0.25, both).tolist() == [False, True, False, False, False]
+    assert not advantages.lowest_of_wrong(old, advantage, 0.24, both).any()  # one token
 
 
 def test_lp_reg_draws_a_token_to_its_proxy_and_leaves_the_others_to_the_clip() -> None:
@@ -211,10 +214,10 @@ def test_lp_reg_draws_a_token_to_its_proxy_and_leaves_the_others_to_the_clip() -
     proxy = torch.tensor([[0.2, 0.1], [0.0, 0.0]]).log()
     old, new = [[0.2, 0.3], [0.1, 0.01]], [[0.1, 0.3], [0.05, 0.2]]
     given = (old, new, [[-1.0, -1.0], [-1.0, 1.0]])
-    found = verl_loss("lp-reg", *given, rollout_is_weights=proxy)
+    found = verl_loss("lp-reg", *given, proxy=proxy)
     assert found == pytest.approx((0.806853 + 1 + 0.5 - 10) / 4, abs=1e-6)
     half = "actor_rollout_ref.actor.policy_loss.ppo_kl_coef=0.5"
-    found = verl_loss("lp-reg", *given, half, rollout_is_weights=proxy)
+    found = verl_loss("lp-reg", *given, half, proxy=proxy)
     assert found == pytest.approx((0.5 + 0.306853 / 2 + 1 + 0.5 - 10) / 4, abs=1e-6)
 
 
@@ -239,9 +242,6 @@ def test_rollout_correction_weighs_by_trainer_over_sampler(method: str, weights:
 def test_w_reinforce_has_no_baseline() -> None:
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    from stapo_training.verl_ext import losses
-
-    assert losses
     name = compose(["method=w-reinforce"]).algorithm.adv_estimator
     rewards, mask = torch.tensor([[0.0, 1.0], [-1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1, 1], [1, 0], [1, 1]])
     advantages, _ = get_adv_estimator_fn(name)(token_level_rewards=rewards, response_mask=mask, index=None, config=None)
@@ -275,8 +275,6 @@ ULYSSES = f"{A}actor.fsdp_config.ulysses_sequence_parallel_size"
         ("lp-reg", f"{A}model.use_fused_kernels=true", f"{A}model.use_fused_kernels=false"),
         ("stapo", f"{A}model.use_fused_kernels=true", f"{A}model.use_fused_kernels=false"),
         *((m, f"{ULYSSES}=2", f"{ULYSSES}=1") for m in ("lp-reg", "entropy20")),
-        ("stapo", f"{A}actor.policy_loss.loss_mode=gspo", f"{A}selector.form=two_pass"),
-        ("stapo", f"{A}actor.entropy_coeff=0.1", f"{A}selector.form=two_pass"),
         ("stare", "algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.bypass_mode=False"),
         ("stare", f"{A}actor.policy_loss.loss_mode=gspo", f"{A}actor.policy_loss.loss_mode=vanilla"),
         ("ar", f"{A}actor.entropy_coeff=0.1", f"{A}actor.entropy_coeff=0"),

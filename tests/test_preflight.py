@@ -47,7 +47,6 @@ def refusals(checks: Any) -> dict[str, str]:
         ([f"{A}.actor.ppo_max_token_len_per_gpu=16000"], "sizes", "ppo_max_token_len_per_gpu=16000"),
         (["method=clip_cov", f"{A}.actor.ppo_max_token_len_per_gpu=32767"], "sizes", "at least 32768"),
         ([f"{A}.selector.q=75"], "selector", "selector.q"),
-        ([f"{A}.actor.loss_agg_mode=seq-mean-token-mean"], "selector", "form=two_pass"),
         ([f"{A}.token_log.folder=/x"], "token log", "/out/token_log"),
         ([f"{A}.advantage.reweight=2"], "advantage", "reweight"),
         ([f"{A}.proxy.min_p=0.1"], "proxy", "min_p"),
@@ -418,9 +417,9 @@ def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pyte
 
 
 def test_passes_of_a_planned_step() -> None:
-    """10 x P a token, and 2 for a second pass of the selector on 64 cards."""
-    steps = [estimate.step(compose([*GPUS, f"hardware={h}"]), MIDDLE, 960) for h in ("8gpu", "64gpu")]
-    assert [s.passes for s in steps] == [10, 12]
+    """10 x P a token, and 2 for the selector's pass over three of the four mini-batches."""
+    steps = [estimate.step(compose([*GPUS, f"method={m}"]), MIDDLE, 960) for m in ("justrl", "stapo")]
+    assert [s.passes for s in steps] == [10, 11.5]
 
 
 def test_an_update_of_1_7b_on_8_cards_by_hand() -> None:

@@ -5,11 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stapo_training.selection.token_stats import entropy, response_positions, spans, token_distribution, token_keys
-from stapo_training.verl_ext.speculative import correction
+from stapo_training.selection.token_stats import (
+    collision,
+    entropy,
+    entropy_and_collision,
+    response_positions,
+    spans,
+    token_distribution,
+    token_keys,
+)
 
 
 def test_entropies_by_hand() -> None:
@@ -56,31 +61,6 @@ def test_keys_are_uniform() -> None:
     assert abs(float(np.corrcoef(keys[:-1].numpy(), keys[1:].numpy())[0, 1])) < 0.016
 
 
-def test_what_is_run_again_longest_part_first() -> None:
-    offsets = torch.tensor([0, 4, 6, 9, 12])
-    guessed = torch.tensor([1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0], dtype=torch.bool)
-    true = torch.tensor([1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1], dtype=torch.bool)
-    plan = correction(guessed, true, offsets)
-    # row 0 is wrong at its 2nd token, row 2 at its 1st and 2nd, row 3 at its 3rd; row 1 is left alone
-    assert (plan.row_R.tolist(), plan.tokens_R.tolist()) == ([3, 0, 2], [3, 2, 2])
-    assert torch.nonzero(plan.added_N).flatten().tolist() == [1, 6, 11]
-    assert torch.nonzero(plan.removed_N).flatten().tolist() == [7]
-
-
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30), st.data())
-def test_guess_plus_correction_is_the_truth(masks: list[tuple[bool, bool]], data: st.DataObject) -> None:
-    guessed, true = (torch.tensor(m) for m in zip(*masks, strict=True))
-    inner = sorted(data.draw(st.sets(st.integers(1, max(1, len(masks) - 1)), max_size=5)))
-    offsets = torch.tensor(sorted({0, *inner, len(masks)}))
-    plan = correction(guessed, true, offsets)
-    signed = guessed.int() + plan.added_N.int() - plan.removed_N.int()
-    assert signed.tolist() == true.int().tolist()
-    covered = torch.zeros(len(masks), dtype=torch.bool)
-    for row, tokens in zip(plan.row_R.tolist(), plan.tokens_R.tolist(), strict=True):
-        covered[int(offsets[row]) : int(offsets[row]) + tokens] = True
-    assert not (guessed ^ true)[~covered].any()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_entropy_is_exact_under_autocast(dtype: torch.dtype) -> None:
     """Where the engine calls it: matrix products would be of lower precision there."""
@@ -105,6 +85,7 @@ def test_distributions_against_float64(dtype: torch.dtype, spread: float) -> Non
     torch.testing.assert_close(found.entropy_T.double(), -(p * logp).nan_to_num(0.0).sum(1), **close)
     torch.testing.assert_close(entropy(logits, temperature), found.entropy_T, **close)
     torch.testing.assert_close(found.collision_T.double(), p.square().sum(1), **close)
+    assert torch.equal(collision(logits, temperature), entropy_and_collision(logits, temperature)[1])
     torch.testing.assert_close(found.top_logprob_TK.double(), logp.topk(5).values, **close)
     torch.testing.assert_close(found.top_logprob_TK.double(), logp.gather(1, found.top_id_TK), **close)
     ids, values = found.top_id_TK, found.top_logprob_TK

@@ -272,45 +272,6 @@ def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypa
     assert agent_loop.engine_parameters("stapo_cpu") == {}
 
 
-def _model(attention_dropout: float) -> torch.nn.Module:
-    from transformers import AutoModelForCausalLM, Qwen3Config
-
-    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4}
-    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 16}
-    return AutoModelForCausalLM.from_config(Qwen3Config(**sizes, **heads, attention_dropout=attention_dropout))
-
-
-def test_the_speculative_form_refuses_a_model_that_drops_at_random() -> None:
-    from stapo_training.verl_ext.speculative import refuse_dropout
-
-    refuse_dropout(_model(0.0))
-    refuse_dropout(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.0)))
-    for model, part in (
-        (_model(0.1), "model.layers.0.self_attn"),
-        (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1)), "1"),  # as LoRA's
-    ):
-        with pytest.raises(RunFailed) as caught:
-            refuse_dropout(model)
-        assert caught.value.found == f"dropout 0.1 in {part}"
-
-
-def test_a_rank_without_a_response_token_takes_part_in_a_correction() -> None:
-    """It has nothing of its own to run again, but the others wait for it."""
-    from stapo_training.verl_ext import in_process
-    from stapo_training.verl_ext.speculative import correction, cut
-
-    empty = torch.zeros(0, dtype=torch.long)
-    rows = [
-        {"prompts": ids, "responses": empty, "input_ids": ids, "position_ids": torch.arange(len(ids)),
-         "response_mask": empty, "advantages": empty.float(), "old_log_probs": empty.float()}
-        for ids in (torch.tensor([1, 2, 3]), torch.tensor([4, 5]))
-    ]  # fmt: skip
-    nothing, offsets = torch.zeros(0, dtype=torch.bool), torch.tensor([0, 0, 0])
-    parts = cut(in_process.batch(rows), correction(nothing, nothing, offsets), offsets, count=2)
-    assert [ids.tolist() for ids in parts["input_ids"].unbind()] == [[4, 5], [4, 5]]
-    assert parts["response_mask"].offsets().tolist() == [0, 0, 0]
-
-
 def test_planted_words_are_counted_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
     from stapo_training.verl_ext import step_tokens
 

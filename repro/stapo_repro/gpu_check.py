@@ -145,7 +145,7 @@ def _machine(m: Machine) -> Values:
 
 def _base(m: Machine) -> Values:
     m.run("base", "stapo-train base --out {out}/base")
-    m.run("plan", m.train("speculative", "--dry-run"))
+    m.run("plan", m.train("training", "--dry-run"))
     return {}
 
 
@@ -155,9 +155,9 @@ def _scores(m: Machine) -> Values:
     return {"largest_distance": max(found["logprob_off"], found["entropy_off"])}
 
 
-def _trained(m: Machine, name: str, more: str = "") -> Values:
+def _trained(m: Machine, name: str) -> Values:
     """Run a training to its end; values and times of its steps, checked."""
-    m.run(name, m.train(name, more))
+    m.run(name, m.train(name))
     found = {s.step: dict(s.values) for s in store.read(m.out / name / "metrics.jsonl", StepMetrics)}
     _require([*found] == [*range(1, STEPS + 1)], "the training is not whole", [*found], f"steps 1 to {STEPS}")
     for s in store.read(m.out / name / "timings.jsonl", StepMetrics):  # differences of rounding are there too
@@ -172,22 +172,21 @@ def _trained(m: Machine, name: str, more: str = "") -> Values:
         "mean_probability_difference": off,
         "largest_probability_difference": max(v[f"{probs}_max"] for v in values),
         "silenced_share": sum(v["silenced_share"] for v in values) / STEPS,
-        "redone_share": max(v.get("redone_share", 0.0) for v in values),
     }
 
 
-def _speculative(m: Machine) -> Values:
-    folder = m.out / "speculative"
+def _training(m: Machine) -> Values:
+    folder = m.out / "training"
     first = folder / "checkpoints" / "global_step_1" / "COMPLETE.json"
-    with m.running("killed", m.train("speculative"), 600, first.exists) as process:
+    with m.running("killed", m.train("training"), 600, first.exists) as process:
         process.kill()
-    found, run = _trained(m, "speculative"), store.read_json(folder / "run.json", Run)
+    found, run = _trained(m, "training"), store.read_json(folder / "run.json", Run)
     _require(len(run.resumptions) == 1, "the run does not say that it was resumed", len(run.resumptions), 1)
     return found
 
 
 def _export(m: Machine) -> Values:
-    m.run("export", "stapo-train export --checkpoint {out}/speculative --out {out}/model")
+    m.run("export", "stapo-train export --checkpoint {out}/training --out {out}/model")
     return {}
 
 
@@ -237,9 +236,8 @@ CHECK = (
     Step("machine", _machine),
     Step("base", _base, "machine"),
     Step("scores", _scores, "machine"),
-    Step("speculative", _speculative, "base"),
-    Step("two-pass", lambda m: _trained(m, "two_pass", "actor_rollout_ref.selector.form=two_pass"), "base"),
-    Step("export", _export, "speculative"),
+    Step("training", _training, "base"),
+    Step("export", _export, "training"),
     Step("evaluation", lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export"),
     Step("server", _server, "export"),
     # the base model in the judge's place: what it says is nonsense, and counted as such

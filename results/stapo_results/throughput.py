@@ -78,8 +78,9 @@ class Step:
     """A rollout step, with its part of the validations; of an evaluation the sampling alone.
 
     In the update a token costs 6 P (8 P with gradient checkpointing), 2 P for the old log-probabilities, 2 P for a
-    reference model, 2 P where a selector takes its statistics in a pass of its own; attention costs as many layers x
-    width of the queries x square of the length. Beside FLOPs it moves the bytes of what is no matrix product.
+    reference model, 2 P where a selector takes its statistics in a pass of its own (of the share `own_pass` of the
+    mini-batches); attention costs as many layers x width of the queries x square of the length. Beside FLOPs it moves
+    the bytes of what is no matrix product.
 
     A decoding step reads the weights and the cache of its sequences, and costs `LAUNCH` and `SEQUENCE` beside. A
     replica's sequences wait in one queue: its places are full until the queue is empty, and then the longest response
@@ -97,7 +98,7 @@ class Step:
     lengths: Lengths
     checkpointing: bool = True
     reference: bool = False
-    own_pass: bool = False
+    own_pass: float = 0.0
     tensor_parallel: int = 1
     width: int = 2
     places: int = 256
@@ -106,12 +107,12 @@ class Step:
     every: float = 5
 
     @property
-    def forwards(self) -> int:
+    def forwards(self) -> float:
         """Forward passes beside the training pass."""
         return 1 + self.reference + self.own_pass
 
     @property
-    def passes(self) -> int:
+    def passes(self) -> float:
         """Multiples of P a token."""
         return (8 if self.checkpointing else 6) + 2 * self.forwards
 

@@ -3,9 +3,7 @@
 One rollout step of a model large enough that arithmetic decides: each way of selecting makes the same updates from the
 same weights, JustRL's among them, one after the other in each repeat.
 
-What a correction costs depends on how many candidates there are and how far the threshold moves between mini-batches.
-The share of candidates is set by tau_p: moving tau_p is the same as shifting every log-probability by a constant. The
-drift is that of the optimizer's steps, whose learning rate is one of the sizes.
+The share of candidates is set by tau_p: moving tau_p is the same as shifting every log-probability by a constant.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Sizes:
     mini_batches: int = 4
     micro_batch: int = 4
     learning_rate: float = 1e-5
-    shares: tuple[float, ...] = (1e-4, 1e-3, 5e-3)
+    share: float = 1e-3
     repeats: int = 5
     checkpointing: tuple[bool, ...] = (False, True)
     seed: int = 0
@@ -122,23 +120,15 @@ def _ways(sizes: Sizes, sequences: list[dict[str, Any]]) -> dict[str, dict[str, 
 
     logp = torch.cat([s["old_log_probs"] for s in sequences if s["advantages"][0] > 0]).sort().values
     tokens = len(sequences) * sizes.response_tokens
-    tau_p = {share: float(logp[max(2, round(share * tokens))].exp()) for share in sizes.shares}
-    s2t = {"name": "silence_spurious", "q": 0.75}
-    fixed = s2t | {"tau_p": tau_p[sizes.shares[len(sizes.shares) // 2]]}
-    ways = {
-        "justrl": {"name": "keep_all"},
-        "old": fixed | {"policy": "old"},
-        "micro": fixed | {"scope": "micro_batch"},
-        "two_pass": fixed | {"form": "two_pass"},
-    }
-    return ways | {f"speculative {share:.2%}": s2t | {"tau_p": tau_p[share]} for share in sizes.shares}
+    tau_p = float(logp[max(2, round(sizes.share * tokens))].exp())
+    s2t = {"name": "silence_spurious", "q": 0.75, "tau_p": tau_p}
+    return {"justrl": {"name": "keep_all"}, "old": s2t | {"policy": "old"}, "current": s2t}
 
 
 def _timed(
     sizes: Sizes, folder: str, sequences: list[dict[str, Any]], checkpointing: bool, sampling_seconds: float
 ) -> list[BenchRow]:
-    """values: step_ratio of the whole step to JustRL's; of the tokens the candidates, and those that were run again;
-    threshold_drift, the largest distance of a guessed threshold from the true one in nats."""
+    """values: step_ratio of the whole step to JustRL's; candidate_share of the tokens."""
     import torch
 
     from stapo_training.methods import SelectorConfig
@@ -181,12 +171,10 @@ def _timed(
     rest, rows = sampling_seconds + old_seconds, []
     for name, own in seconds.items():
         logged = repeats[0][name][1]
-        redone, tokens = logged.get("selector/redone_share", [0.0]), sum(logged.get("selector/tokens", [1]))
+        tokens = sum(logged.get("selector/tokens", [1]))
         values = {
             "step_ratio": (rest + min(own)) / (rest + min(seconds["justrl"])),
             "candidate_share": sum(logged.get("selector/candidate_tokens", [0])) / tokens,
-            "redone_share": sum(redone) / len(redone),
-            "threshold_drift": max(logged.get("selector/guess_error", [0.0])),
         }
         labels = {"checkpointing": str(checkpointing).lower()}
         rows.append(benching.timed_row(name, own, seconds["justrl"], labels=labels, values=values))

@@ -27,7 +27,8 @@ def check(method: str, overrides: Sequence[str]) -> int:
     chosen = [in_full(f"method={method}"), *overrides]
     own = definition_of(compose([*chosen, *_PLACE]))
     known = methods().get(chosen[0].partition("=")[2])
-    definition = own if known is None else known.definition
+    # which tokens make the quantile is open: each reading is held against its own calculation
+    definition = own if known is None else known.definition.model_copy(update={"among": own.among})
     if known is None:
         print(f"{method} is not in the registry: it is held against its own overlay's numbers.")
         print("Which tokens a user's selector silences is taken from its file, and is not checked.")

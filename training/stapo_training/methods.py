@@ -29,8 +29,7 @@ SELECTORS = (
     *("silence_random", "top_entropy"),
 )
 PER_TOKEN_LOSSES = ("vanilla", "cispo")
-"""veRL's policy losses in which a token's term depends on no other token's mask, and which aggregate as they are told
-(sapo takes the mean of sequence means whatever is set)."""
+"""veRL's policy losses in which a token's term depends on no other token."""
 _ACTOR = "actor_rollout_ref.actor."
 # statistics come from the logits, and no test has run a selector on parts of sequences
 _LOGITS: Needs = {
@@ -65,22 +64,19 @@ def _function(name: str) -> Select:
 class SelectorConfig(_Part):
     """`actor_rollout_ref.selector` of the Hydra configuration.
 
-    name: one of `SELECTORS`, or a user-defined one (selection/own.py), which is never trained by a guess.
+    name: one of `SELECTORS`, or a user-defined one (selection/own.py).
     policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
         policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
-    scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss
-        function alone can see), or one response (the same with micro-batches of one).
-    form: how policy `current` over the mini-batch is computed. `two_pass` asks a forward pass first and is the
-        reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
-        the same gradient (verl_ext/speculative.py); top_entropy always takes two_pass, since a guess of its threshold
-        has wrong tokens in every sequence.
+    scope: which tokens share one quantile: the mini-batch over all ranks, or one response.
+    among: the rare tokens whose entropies make the quantile: those with A > 0, or those of right responses (reward
+        > 0), whose A is 0 where all responses to a prompt are right. A silenced token has A > 0 in both cases.
     seed: of the random selector.
     """
 
     name: str
     policy: Literal["current", "old"] = "current"
-    scope: Literal["mini_batch", "micro_batch", "response"] = "mini_batch"
-    form: Literal["speculative", "two_pass"] = "speculative"
+    scope: Literal["mini_batch", "response"] = "mini_batch"
+    among: Literal["positive", "right"] = "positive"
     tau_p: Annotated[float, Field(gt=0, le=1)] = 0.002
     q: Annotated[float, Field(ge=0, le=1)] = 0.75
     share: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -96,18 +92,18 @@ class SelectorConfig(_Part):
         if own.is_own(name):
             keywords = [p for p in signature(own.load(name)).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
             required = {p.name for p in keywords if p.default is Parameter.empty}
-            if unknown := required - cls.model_fields.keys() - {"pool", "threshold"}:
+            if unknown := required - cls.model_fields.keys() - {"pool"}:
                 raise ValueError(f"{name} takes {', '.join(unknown)}, which SelectorConfig does not have")
         return name
 
     @property
-    def parameters(self) -> dict[str, float]:
+    def parameters(self) -> dict[str, Any]:
         """The values of the selector's own parameters, which its function names."""
         return {k: getattr(self, k) for k in signature(_function(self.name)).parameters if k in type(self).model_fields}
 
     @property
     def select(self) -> Select:
-        """The selector with its parameters bound: (stats, pool=..., threshold=...) -> Selection."""
+        """The selector with its parameters bound: (stats, pool=...) -> Selection."""
         return partial(_function(self.name), **self.parameters)
 
     @property
@@ -120,27 +116,13 @@ class SelectorConfig(_Part):
         return self.name == "silence_random" or own.is_own(self.name)
 
     @property
-    def plan(self) -> Literal["masked", "two_pass", "guessed", "local"]:
-        """How a mini-batch is trained.
-
-        masked: the mask is known before the pass. two_pass: a forward pass gives it. guessed: speculative. local: each
-        micro-batch decides for itself while it is trained.
-        """
-        if self.scope == "micro_batch":
-            return "local"
-        if self.policy == "old":
-            return "masked"
-        guessable = self.scope == "mini_batch" and self.name != "top_entropy" and not own.is_own(self.name)
-        return "guessed" if self.form == "speculative" and guessable else "two_pass"
+    def own_pass(self) -> bool:
+        """Whether mini-batches after a step's first one need a forward pass for their statistics."""
+        return self.selects and self.policy == "current"
 
     @property
     def needs(self) -> Needs:
-        """Logits; and where the number of kept tokens is known after the pass, by which the sum over tokens is then
-        divided, a loss that is such a sum."""
-        if not self.selects:
-            return {}
-        late = self.plan in ("guessed", "local")
-        return _LOGITS | ({f"{_ACTOR}loss_agg_mode": ("token-mean",)} | _TOKEN_BY_TOKEN if late else {})
+        return _LOGITS if self.selects else {}
 
 
 class AdvantageConfig(_Part):
@@ -233,9 +215,7 @@ def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfi
     where = "actor_rollout_ref.selector"
     selector = validated(SelectorConfig, config, where, "choose a method=... overlay or correct the override")
     if actor is not None:
-        what = f"selector.name={selector.name}, scope={selector.scope}, form={selector.form}"
-        two_pass = dict.fromkeys(selector.needs.keys() - _LOGITS.keys(), f"{where}.form=two_pass")
-        require({"actor_rollout_ref": {"actor": actor}}, what, selector.needs, _CURES | two_pass)
+        require({"actor_rollout_ref": {"actor": actor}}, f"selector.name={selector.name}", selector.needs)
     return selector
 
 
@@ -275,7 +255,7 @@ class Definition(AdvantageConfig, ProxyConfig):
     clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
     largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
     reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch. toward_proxy: the weight of
-    Lp-Reg's proxy. scope: the tokens that share one quantile, of the mini-batch or of each response.
+    Lp-Reg's proxy. scope, among: as `SelectorConfig` has them.
     """
 
     loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "lp_reg"] = (
@@ -291,6 +271,7 @@ class Definition(AdvantageConfig, ProxyConfig):
     toward_proxy: float = 0.0
     selector: str = "keep_all"
     scope: Literal["mini_batch", "response"] = "mini_batch"
+    among: Literal["positive", "right"] = "positive"
     tau_p: float = 0.002
     q: float = 0.75
     share: float = 0.2

@@ -124,7 +124,6 @@ def place_row(config: Any) -> dict[str, str]:
         "weights / forward": f"{fsdp.model_dtype} / {fsdp.dtype}",
         "optimizer state on": state if config.trainer.device == "cuda" else "",
         "gradient checkpointing": _text(bool(a.model.enable_gradient_checkpointing)),
-        "`selector.form`": a.selector.form,
         "bitwise repeatable": _text(bool(config.run.deterministic)),
     }
 

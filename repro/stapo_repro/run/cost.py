@@ -30,7 +30,7 @@ EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
 LOGS_GIB = 3.0  # of a training of the paper: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
-TWO_PASSES = ("entropy20", "stapo-per-response")  # methods whose selector always has a forward pass of its own
+SELECTING = (*labels.RARE_TOKEN_MASKS, "entropy20")  # methods with a forward pass of their own in 3 of 4 mini-batches
 KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
 DISK_GIB = {("train", SMALL): 4.0, ("train", MINI): 0.1}  # two checkpoints, export, token log
@@ -60,18 +60,11 @@ def shape_of(size: str) -> Shape:
 
 @dataclass(frozen=True)
 class Machine:
-    """A `hardware=` of the training wing: GPUs in all, the card to plan with, GPUs a rollout replica by size.
-
-    two_pass: whether a mask over rare tokens has a forward pass of its own there.
-    """
+    """A `hardware=` of the training wing: GPUs in all, the card to plan with, GPUs a rollout replica by size."""
 
     gpus: int
     card: str
     parallel: dict[str, int] = field(default_factory=dict)
-    two_pass: bool = False
-
-    def own_pass(self, method: str) -> bool:
-        return method in TWO_PASSES or (self.two_pass and method in labels.RARE_TOKEN_MASKS)
 
     def tensor_parallel(self, size: str) -> int:
         return self.parallel.get(size, 1)
@@ -80,7 +73,7 @@ class Machine:
 MACHINES = {
     "1gpu": Machine(1, "H100"),
     "8gpu": Machine(8, "H100", {"qwen3-14b": 2}),
-    "64gpu": Machine(64, "H20", {"qwen3-14b": 2}, two_pass=True),
+    "64gpu": Machine(64, "H20", {"qwen3-14b": 2}),
 }
 
 
@@ -141,7 +134,7 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     most = min(-(-steps // setting("checkpoint_every")), (keep or KEPT) + 2)  # the best, and one being written
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
     sequences, lengths = setting("prompts") * setting("responses"), throughput.lengths_of(setting("response_limit"))
-    own, reference = machine.own_pass(method), method in WITH_REFERENCE
+    own, reference = 0.75 * (method in SELECTING), method in WITH_REFERENCE
     parallel = machine.tensor_parallel(size)
     step = Step(shape, sequences, lengths, reference=reference, own_pass=own, tensor_parallel=parallel)
     seconds = step.seconds(CARDS[machine.card], machine.gpus)

@@ -26,8 +26,9 @@ PLACES = ("run.base", "run.data", "run.out")
 
 _SELECTOR = "actor_rollout_ref.selector."
 _OVERLAY = (".yaml", ".yml")
-_LABEL_NAMES = {"tau_p": "tau", "name": "", "policy": "", "scope": ""}  # the values of the last three say it all
-_SAME_MASK = ("form",)  # how fast the same mask is found
+_LABEL_NAMES = {"tau_p": "tau"} | dict.fromkeys(("name", "policy", "scope", "among"), "")  # their values say it all
+_REMOVED = {f"{_SELECTOR}form": "leave it out: every mask is exact and known before its mini-batch is trained"}
+"""Keys of earlier versions, and what to do without them."""
 
 _COUNTS = (
     "run.steps",
@@ -160,6 +161,8 @@ def compose(overrides: Sequence[str]) -> Any:
     resolvers.register()
     given = [in_full(o) for o in last_choices(overrides)]
     overrides = [part for o in given for part in _own_method(o)]
+    if gone := [key for o in overrides if (key := key_of(o)) in _REMOVED]:
+        raise BadInput(f"{gone[0]} is a key of an earlier version", next_step=_REMOVED[gone[0]])
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
@@ -207,7 +210,7 @@ def label(method: str, chosen: Mapping[str, Any], overlay: Mapping[str, Any]) ->
 
     Numbers are written as Python writes them, so that different numbers are different labels.
     """
-    changed = [k for k in chosen if k not in _SAME_MASK and chosen[k] != overlay.get(k)]
+    changed = [k for k in chosen if chosen[k] != overlay.get(k)]
     values = {k: own.label(chosen[k]) if isinstance(chosen[k], str) else repr(chosen[k]) for k in changed}
     return "-".join([method, *(f"{_LABEL_NAMES.get(k, k)}{v}" for k, v in values.items())])
 

@@ -153,15 +153,16 @@ def _width(dtype: str) -> int:
 
 def step(config: Any, shape: Shape, validation: int) -> throughput.Step:
     """A step on GPUs as `stapo_results.throughput` reckons with it; `validation`: samples of a validation."""
-    a, sequences = config.actor_rollout_ref, int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n)
+    a, prompts = config.actor_rollout_ref, int(config.data.train_batch_size)
     lengths, selector = throughput.lengths_of(int(config.data.max_response_length)), selector_from(a.selector)
     return throughput.Step(
         shape,
-        sequences,
+        prompts * int(a.rollout.n),
         lengths,
         checkpointing=bool(a.model.enable_gradient_checkpointing),
         reference=bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward),
-        own_pass=selector.selects and selector.plan == "two_pass",
+        # a step's first mini-batch takes the statistics of the old-log-prob pass
+        own_pass=selector.own_pass * (1 - int(a.actor.ppo_mini_batch_size) / prompts),
         tensor_parallel=int(a.rollout.tensor_model_parallel_size),
         width=_width(a.rollout.dtype),
         places=int(a.rollout.max_num_seqs),

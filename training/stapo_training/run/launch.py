@@ -35,7 +35,7 @@ _MAY_DIFFER = (
     *("ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS", "transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
     # removed; older runs' records name them
-    *("actor_rollout_ref.selector.log_agreement", "actor_rollout_ref.selector.log_entropy"),
+    *(f"actor_rollout_ref.selector.{key}" for key in ("log_agreement", "log_entropy", "form")),
     "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s",
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best"),
@@ -225,9 +225,11 @@ def rules(new: Run, out: Path) -> dict[str, Any]:
 def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFolder) -> dict[str, Any]:
     """The configuration of an earlier run, as it is compared with a new one: with the new one's steps where it may
     have as many; without `run.validation_settings` it validated at its val_kwargs alone; an advantage that it does not
-    name is left as it is."""
+    name is left as it is, and its quantile was that of the tokens with A > 0."""
     a = config["actor_rollout_ref"]
-    config = {**config, "actor_rollout_ref": a | {"advantage": AdvantageConfig().model_dump() | a.get("advantage", {})}}
+    parts = {"advantage": AdvantageConfig().model_dump() | a.get("advantage", {})}
+    parts["selector"] = {"among": "positive", **a["selector"]}
+    config = {**config, "actor_rollout_ref": a | parts}
     used = config["actor_rollout_ref"]["rollout"]["val_kwargs"]
     settings = [k for k, s in SETTINGS.items() if s[:2] == (used["temperature"], used["top_p"])]
     config = {**config, "run": {"validation_settings": settings, **config["run"]}}

@@ -25,8 +25,6 @@ _ALIASES = {
     "clip_fraction": "actor/pg_clipfrac",
     "rollout_kl": "rollout_corr/k3_kl",
     "threshold": "actor/selector/threshold",
-    "redone_share": "actor/selector/redone_share",
-    "redone_longest": "actor/selector/redone_longest",
 }
 _TIME_ALIASES = {
     "tokens_per_second": "perf/throughput",

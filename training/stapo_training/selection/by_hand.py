@@ -86,8 +86,9 @@ def kept(
         return every, ~every
     if is_own(d.selector):  # it is held against itself, over the whole mini-batch at once
         entropy_N, key_N = torch.from_numpy(h), torch.from_numpy(tokens.key_N)
-        stats = TokenStats(tokens.logprob_N.detach(), entropy_N, advantage_N, torch.from_numpy(every), key_N)
-        chosen = SelectorConfig(name=d.selector, tau_p=d.tau_p, q=d.q, share=d.share).select(stats)
+        right_N = (tokens.reward_S > 0)[tokens.sequence_N]
+        stats = TokenStats(tokens.logprob_N.detach(), entropy_N, advantage_N, torch.from_numpy(every), key_N, right_N)
+        chosen = SelectorConfig(name=d.selector, tau_p=d.tau_p, q=d.q, share=d.share, among=d.among).select(stats)
         return chosen.keep_N.numpy(), chosen.candidate_N.numpy()
     if d.selector == "top_entropy":
         return h >= np.sort(h)[::-1][int(np.ceil(d.share * len(h) - 1e-9)) - 1], every
@@ -95,10 +96,12 @@ def kept(
     c = (sign * advantage_N.numpy() > 0) & (p < d.tau_p)
     if not c.any():
         return every, c
+    right_N = (tokens.reward_S > 0)[tokens.sequence_N].numpy()
+    ranked = h[right_N & (p < d.tau_p) if d.among == "right" else c]
     silenced = {
-        "silence_spurious": lambda: h < (np.inf if d.q == 1 else np.quantile(h[c], d.q)),
+        "silence_spurious": lambda: h < (np.inf if d.q == 1 else np.quantile(ranked, d.q)),
         "silence_low_probability": lambda: every,
-        "silence_high_entropy": lambda: h > np.quantile(h[c], 1 - d.q),
+        "silence_high_entropy": lambda: h > np.quantile(ranked, 1 - d.q),
         "silence_random": lambda: tokens.key_N < np.append(np.sort(tokens.key_N[c]), np.inf)[int(d.q * c.sum() + 1e-9)],
     }[d.selector.removesuffix("_wrong")]()
     return ~(c & silenced), c

@@ -7,9 +7,6 @@ S sequences; `sequence_N` says which sequence a token belongs to.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import torch
 
 
@@ -47,63 +44,6 @@ def sequence_mean(loss_N: torch.Tensor, keep_N: torch.Tensor, sequence_N: torch.
     total_S = loss_N.new_zeros(sequences).index_add_(0, sequence_N, loss_N * keep_N)
     count_S = loss_N.new_zeros(sequences).index_add_(0, sequence_N, keep_N.to(loss_N.dtype))
     return (total_S / count_S.clamp(min=1)).mean()
-
-
-def reweighted_advantage(advantage_N: torch.Tensor, old_logprob_N: torch.Tensor, alpha: float) -> torch.Tensor:
-    """(alpha p + 1 - alpha) A: the advantage grows with the token's probability p under the old policy: (N,).
-
-    Advantage Reweighting (Yang et al. 2025, 2505.12929); alpha = 0 changes nothing.
-    """
-    return advantage_N * (alpha * old_logprob_N.exp() + 1 - alpha)
-
-
-def amplified_advantage(
-    advantage_N: torch.Tensor,
-    old_logprob_N: torch.Tensor,
-    old_entropy_N: torch.Tensor,
-    amplify: float,
-    rarest: float,
-    target_entropy: float,
-    pool: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
-) -> torch.Tensor:
-    """`amplify` x A for the ceil(`rarest` x tokens) with A > 0 of the lowest old probability, A for all others: (N,).
-
-    Only while the mean of the old entropies is below `target_entropy` (nats). STARE's variant O1 (Luo et al. 2026,
-    2606.19236), over all tokens given; ties at the end all count, of which its code takes some. A positive factor
-    commutes with the clip. pool: a rank's values -> those of all ranks.
-    """
-    rare_M = pool(old_logprob_N[advantage_N > 0]).sort().values
-    if not len(rare_M) or float(pool(old_entropy_N).double().mean()) >= target_entropy:
-        return advantage_N
-    end = rare_M[math.ceil(rarest * len(rare_M) - 1e-9) - 1]  # 0.1 x 30 = 3.0000000000000004
-    return torch.where((advantage_N > 0) & (old_logprob_N <= end), amplify * advantage_N, advantage_N)
-
-
-def isolated_advantages(
-    advantage_N: torch.Tensor, old_logprob_N: torch.Tensor, eta: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Lopti: the advantages (N,), (N,) of its two updates, the first of tokens with old probability < eta.
-
-    Low-Probability Token Isolation (Yang et al. 2025, 2505.12929): each update counts the other's tokens in its
-    normaliser, with advantage 0, as the published code does.
-    """
-    low_N = old_logprob_N.exp() < eta
-    return advantage_N * low_N, advantage_N * ~low_N
-
-
-def lowest_of_wrong(
-    old_logprob_N: torch.Tensor, advantage_N: torch.Tensor, share: float, pool: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    """The tokens (N,) with A < 0 that are among the `share` of them with the lowest old probability; ties all count.
-
-    Lp-Reg (Huang et al. 2025, 2510.03222): those it may regularise. As in its code, where the share is less than two
-    tokens there are none. pool: a rank's values -> those of all ranks.
-    """
-    wrong_N = advantage_N < 0
-    every_M = pool(old_logprob_N[wrong_N])
-    count = int(share * len(every_M))
-    end = every_M.topk(count, largest=False).values[-1] if count > 1 else -torch.inf
-    return wrong_N & (old_logprob_N <= end)
 
 
 def weighted_reinforce_advantage(reward_G: torch.Tensor, weight: float = 0.1) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """A user-defined selector, `FILE.py:FUNCTION` or `package.module:FUNCTION`: a function like those of `selectors`.
 
-`(stats, *, pool, threshold=None, ...) -> Selection`; other keyword arguments get their values from the fields of
+`(stats, *, pool, ...) -> Selection`; other keyword arguments get their values from the fields of
 `methods.SelectorConfig`, or have a default. A run trains a copy of the file: relative imports in it do not work.
 """
 

@@ -3,8 +3,7 @@
 A method of the paper is a set of loss settings plus one of these. The statistics of a mini-batch are flat vectors over
 its N response tokens on this rank; what has to be known of all ranks (a quantile) goes through `pool`, which
 concatenates a vector over the ranks of the data-parallel group. With the default `pool` the N tokens are the whole
-mini-batch. A `threshold` that is given takes the place of the one that the pooled tokens have: this is how a selection
-is guessed before all tokens are known.
+mini-batch.
 """
 
 from __future__ import annotations
@@ -67,54 +66,64 @@ def rare_in_wrong(stats: TokenStats, tau_p: float) -> torch.Tensor:
     return stats.response_N & (stats.advantage_N < 0) & (stats.logprob_N.double().exp() < tau_p)
 
 
-def keep_all(stats: TokenStats, *, pool: Pool = alone, threshold: float | None = None) -> Selection:
+def keep_all(stats: TokenStats, *, pool: Pool = alone) -> Selection:
     """Every response token (GRPO, JustRL)."""
     nothing_N = torch.zeros_like(stats.response_N)
     return Selection(stats.response_N.clone(), nothing_N, -INFINITY)
 
 
+def _ranked(stats: TokenStats, candidate_N: torch.Tensor, tau_p: float, among: str) -> torch.Tensor:
+    """The tokens (N,) whose entropies make a quantile: the candidates, or all rare tokens of right responses.
+
+    Raises:
+        ValueError: when these are asked for, and the statistics do not know right responses.
+    """
+    if among == "positive":
+        return candidate_N
+    if stats.right_N is None:
+        raise ValueError("among=right needs TokenStats.right_N")
+    return stats.response_N & stats.right_N & (stats.logprob_N.double().exp() < tau_p)
+
+
 def _silence_below(
-    stats: TokenStats, candidate_N: torch.Tensor, q: float, pool: Pool, threshold: float | None
+    stats: TokenStats, candidate_N: torch.Tensor, ranked_N: torch.Tensor, q: float, pool: Pool
 ) -> Selection:
-    """Silence the candidates whose entropy is below the q-quantile of all candidates' entropies."""
-    if threshold is None:
-        threshold = quantile(pool(stats.entropy_N[candidate_N]), q)
+    """Silence the candidates whose entropy is below the q-quantile of the ranked tokens' entropies."""
+    threshold = quantile(pool(stats.entropy_N[ranked_N]), q)
     silenced_N = candidate_N & (stats.entropy_N.double() < threshold)
     return Selection(stats.response_N & ~silenced_N, candidate_N, threshold)
 
 
 def silence_spurious(
-    stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone, threshold: float | None = None
+    stats: TokenStats, *, tau_p: float, q: float, among: str = "positive", pool: Pool = alone
 ) -> Selection:
     """S2T: silence tokens with advantage > 0, probability < tau_p and entropy < the q-quantile.
 
     STAPO, Eq. (indicator_s2t) and Algorithm 1: the quantile is that of the entropies of the low-probability tokens of
-    the correct responses of the mini-batch. One candidate alone is kept (its entropy is not below its own quantile);
-    ties at the quantile are kept. q = 1 silences every candidate (JustRL-FullMask).
+    the correct responses of the mini-batch; `among` says which these are. One candidate alone is kept (its entropy is
+    not below its own quantile); ties at the quantile are kept. q = 1 silences every candidate (JustRL-FullMask).
     """
-    return _silence_below(stats, rare_in_correct(stats, tau_p), q, pool, threshold)
+    candidate_N = rare_in_correct(stats, tau_p)
+    return _silence_below(stats, candidate_N, _ranked(stats, candidate_N, tau_p, among), q, pool)
 
 
-def silence_spurious_wrong(
-    stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone, threshold: float | None = None
-) -> Selection:
+def silence_spurious_wrong(stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone) -> Selection:
     """S2T for wrong responses: advantage < 0 in the place of > 0, the rest as in `silence_spurious`.
 
     STAPO names tokens of incorrect responses as future work and gives no rule; this is its own, mirrored.
     """
-    return _silence_below(stats, rare_in_wrong(stats, tau_p), q, pool, threshold)
+    candidate_N = rare_in_wrong(stats, tau_p)
+    return _silence_below(stats, candidate_N, candidate_N, q, pool)
 
 
-def silence_low_probability(
-    stats: TokenStats, *, tau_p: float, pool: Pool = alone, threshold: float | None = None
-) -> Selection:
+def silence_low_probability(stats: TokenStats, *, tau_p: float, pool: Pool = alone) -> Selection:
     """FullMask: silence every token with advantage > 0 and probability < tau_p (STAPO's ablation JustRL-FullMask)."""
     candidate_N = rare_in_correct(stats, tau_p)
     return Selection(stats.response_N & ~candidate_N, candidate_N, INFINITY)
 
 
 def silence_high_entropy(
-    stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone, threshold: float | None = None
+    stats: TokenStats, *, tau_p: float, q: float, among: str = "positive", pool: Pool = alone
 ) -> Selection:
     """Silence tokens with advantage > 0, probability < tau_p and entropy > the (1 - q)-quantile.
 
@@ -122,16 +131,13 @@ def silence_high_entropy(
     q = 1 every candidate; one candidate alone and ties at the quantile are kept.
     """
     candidate_N = rare_in_correct(stats, tau_p)
-    if threshold is None:
-        pooled = pool(stats.entropy_N[candidate_N])
-        threshold = quantile(pooled, 1.0 - q) if pooled.numel() else INFINITY
+    pooled = pool(stats.entropy_N[_ranked(stats, candidate_N, tau_p, among)])
+    threshold = quantile(pooled, 1.0 - q) if pooled.numel() else INFINITY
     silenced_N = candidate_N & (stats.entropy_N.double() > threshold)
     return Selection(stats.response_N & ~silenced_N, candidate_N, threshold)
 
 
-def silence_random(
-    stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone, threshold: float | None = None
-) -> Selection:
+def silence_random(stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone) -> Selection:
     """Silence floor(q x candidates) of the tokens with advantage > 0 and probability < tau_p, chosen by their keys.
 
     STAPO's ablation. The candidates with the smallest `key_N` (`token_stats.token_keys`) are silenced; keys belong to
@@ -143,27 +149,24 @@ def silence_random(
     if stats.key_N is None:
         raise ValueError("silence_random needs TokenStats.key_N")
     candidate_N = rare_in_correct(stats, tau_p)
-    if threshold is None:
-        sorted_M = pool(stats.key_N[candidate_N]).double().sort().values
-        count = int(q * sorted_M.numel() + 1e-9)  # 0.7 x 10 = 7.000000000000001 and 0.29 x 100 = 28.999999999999996
-        threshold = float(sorted_M[count]) if count < sorted_M.numel() else INFINITY
+    sorted_M = pool(stats.key_N[candidate_N]).double().sort().values
+    count = int(q * sorted_M.numel() + 1e-9)  # 0.7 x 10 = 7.000000000000001 and 0.29 x 100 = 28.999999999999996
+    threshold = float(sorted_M[count]) if count < sorted_M.numel() else INFINITY
     silenced_N = candidate_N & (stats.key_N < threshold)
     return Selection(stats.response_N & ~silenced_N, candidate_N, threshold)
 
 
-def top_entropy(stats: TokenStats, *, share: float, pool: Pool = alone, threshold: float | None = None) -> Selection:
+def top_entropy(stats: TokenStats, *, share: float, pool: Pool = alone) -> Selection:
     """Keep the `share` of response tokens with the highest entropy (20-Entropy: 0.2; Wang et al. 2025, 2506.01939).
 
     Keeps ceil(share x tokens), at least one, as its published code does; tokens that tie with the last one are kept
-    with it, so that the order of the tokens decides nothing. Which tokens are ranked together (its published code: one
-    micro-batch on one rank) is the caller's `pool` and slicing.
+    with it, so that the order of the tokens decides nothing.
     """
     if not 0.0 < share <= 1.0:
         raise ValueError(f"share = {share} is not in (0, 1]")
-    if threshold is None:
-        pooled = pool(stats.entropy_N[stats.response_N])
-        # the subtraction keeps 0.2 * 5 = 1.0000000000000002 at one token
-        count = max(1, -int(-(share * pooled.numel() - 1e-9) // 1))
-        threshold = float(pooled.topk(count).values[-1]) if pooled.numel() else -INFINITY
+    pooled = pool(stats.entropy_N[stats.response_N])
+    # the subtraction keeps 0.2 * 5 = 1.0000000000000002 at one token
+    count = max(1, -int(-(share * pooled.numel() - 1e-9) // 1))
+    threshold = float(pooled.topk(count).values[-1]) if pooled.numel() else -INFINITY
     keep_N = stats.response_N & (stats.entropy_N.double() >= threshold)
     return Selection(keep_N, stats.response_N.clone(), threshold)

@@ -6,7 +6,7 @@ Pure functions on tensors; verl_ext/mini_batch.py feeds them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -24,7 +24,8 @@ class TokenStats:
 
     logprob_N: log pi(y_t | ...), nats. entropy_N: H(pi(. | ...)), nats. advantage_N: group-relative advantage of the
     token's response. response_N: bool, False for padding and for tokens that the environment wrote. key_N: a number in
-    [0, 1) that belongs to the token wherever it is computed (`token_keys`); only the random selector needs it.
+    [0, 1) that belongs to the token wherever it is computed (`token_keys`); only the random selector needs it. right_N:
+    bool, whether the response's reward is above 0; only `among=right` needs it.
     """
 
     logprob_N: torch.Tensor
@@ -32,6 +33,7 @@ class TokenStats:
     advantage_N: torch.Tensor
     response_N: torch.Tensor
     key_N: torch.Tensor | None = None
+    right_N: torch.Tensor | None = None
 
     def problem(self, where: str) -> RunFailed | None:
         """The error of a response token whose log-probability, entropy or advantage is not finite; None without one.
@@ -49,16 +51,10 @@ class TokenStats:
                 )
         return None
 
-    def clone(self) -> TokenStats:
-        """The same numbers in memory of their own."""
-        return self.take(torch.arange(len(self.logprob_N), device=self.logprob_N.device))
-
     def take(self, index: torch.Tensor | slice) -> TokenStats:
-        """The statistics of some of the tokens."""
-        key_N = None if self.key_N is None else self.key_N[index]
-        return TokenStats(
-            self.logprob_N[index], self.entropy_N[index], self.advantage_N[index], self.response_N[index], key_N
-        )
+        """The statistics of some of the tokens, in memory of their own where `index` is a tensor."""
+        every = {f.name: getattr(self, f.name) for f in fields(self)}
+        return TokenStats(**{name: None if v is None else v[index] for name, v in every.items()})
 
 
 def entropy(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
@@ -67,15 +63,19 @@ def entropy(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) 
     Also under autocast, whose matrix products are of lower precision: none is used. In chunks, so that no float32 copy
     of all logits exists. A logit of -inf is a probability of 0. temperature_N divides the logits (None: 1).
     """
-    return _moments(logits_NV, temperature_N, None)
+    return _moments(logits_NV, temperature_N, entropy_too=True, collision_too=False)[0]
+
+
+def collision(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
+    """The sums of squared probabilities (N,), float32, in chunks as `entropy`."""
+    return _moments(logits_NV, temperature_N, entropy_too=False, collision_too=True)[1]
 
 
 def entropy_and_collision(
     logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`entropy`, and the sum of squared probabilities (N,), float32: a sixth more time."""
-    collision_N = torch.empty(len(logits_NV), dtype=torch.float32, device=logits_NV.device)
-    return _moments(logits_NV, temperature_N, collision_N), collision_N
+    """Both of one reading of the logits: a sixth more time than one."""
+    return _moments(logits_NV, temperature_N, entropy_too=True, collision_too=True)
 
 
 @dataclass(frozen=True)
@@ -127,23 +127,26 @@ def proxy_logprob(
 
 
 def _moments(
-    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None, collision_N: torch.Tensor | None
-) -> torch.Tensor:
+    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None, *, entropy_too: bool, collision_too: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entropy and collision; one that is not asked for is not set."""
     rows, vocabulary = logits_NV.shape
-    out_N = torch.empty(rows, dtype=torch.float32, device=logits_NV.device)
+    entropy_N, collision_N = torch.empty(2, rows, dtype=torch.float32, device=logits_NV.device)
     size = max(1, _CHUNK.get(logits_NV.device.type, 2**25) // vocabulary)
     with torch.autocast(logits_NV.device.type, enabled=False):  # it would take the dot in bfloat16
         for first in range(0, rows, size):
-            x = logits_NV[first : first + size].float()
+            part = slice(first, first + size)
+            x = logits_NV[part].float()
             if temperature_N is not None:
-                x = x / temperature_N[first : first + size].unsqueeze(-1)
+                x = x / temperature_N[part].unsqueeze(-1)
             y = (x - x.amax(-1, keepdim=True)).clamp_(min=_LOGIT_FLOOR)
             e = y.exp()
             z = e.sum(-1)
-            if collision_N is not None:
-                collision_N[first : first + size] = torch.linalg.vecdot(e, e) / (z * z)
-            out_N[first : first + size] = z.log() - e.mul_(y).sum(-1) / z
-    return out_N
+            if collision_too:
+                collision_N[part] = torch.linalg.vecdot(e, e) / (z * z)
+            if entropy_too:
+                entropy_N[part] = z.log() - e.mul_(y).sum(-1) / z
+    return entropy_N, collision_N
 
 
 def spans(starts_B: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:

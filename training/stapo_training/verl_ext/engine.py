@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
 import torch
 from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection.token_stats import response_positions
 from stapo_training.token_log.rows import Part
 from stapo_training.token_log.writer import TokenLogConfig
-from stapo_training.verl_ext import attention, speculative
+from stapo_training.verl_ext import attention, token_log_part
+from stapo_training.verl_ext.advantages import PROXY, with_proxy
 from stapo_training.verl_ext.logits import PackedLogits
-from stapo_training.verl_ext.mini_batch import ROW, Batch, Decide, Outputs, Recorder, set_values
-from stapo_training.verl_ext.selection import MiniBatchTraining
-
-PROXY = "proxy_log_probs"
-"""The field of the responses' log-probabilities among the tokens that min-p keeps."""
+from stapo_training.verl_ext.mini_batch import ROW, Batch, LogRecorder, Tokens, gather, set_values
+from stapo_training.verl_ext.selection import MiniBatchSelection
 
 _VeRLEngine: Any = FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
 
@@ -28,8 +28,6 @@ class SelectingEngine(_VeRLEngine):
     """FSDP with a selector; without one (`selector` None) it is veRL's engine but for entropies in float32."""
 
     selector: SelectorConfig | None = None
-    last_threshold: float | None = None
-    """The threshold of the step's previous mini-batch; the worker clears it when a step begins."""
     step = 0
     mini_batch = 0
     """The place in the training, for messages and the token log; the worker sets both."""
@@ -47,8 +45,7 @@ class SelectingEngine(_VeRLEngine):
         vars(self.model_config.hf_config).pop("attn_implementation", None)
         self.logged: list[Part] = []  # this rank's part of the step's token log, a mini-batch each
         self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
-        self._recorder: Recorder | None = None  # during a training pass, what watches it
-        self._decide: Decide | None = None
+        self._recorder: LogRecorder | None = None  # during a training pass, what watches it
 
     def prepare_model_inputs(self, micro_batch: Batch) -> tuple[dict, dict]:
         """veRL's inputs; for our attention also where a packed row's sequences begin, once for all layers."""
@@ -82,40 +79,45 @@ class SelectingEngine(_VeRLEngine):
             result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
         if self._recorder is not None:
             at = response_positions(offsets, micro_batch["response_mask"].offsets())
-            index_M = self._recorder.index(micro_batch[ROW])
             logprob_M = result["log_probs"].values().detach()[at].float()
-            stats = self._recorder.record(index_M, logprob_M, packed(at, micro_batch["responses"].values()))
-            if self._decide is not None:  # veRL calls the loss with this micro-batch next
-                set_values(micro_batch, "response_mask", self._decide(stats, index_M))
+            self._recorder.record(micro_batch[ROW], logprob_M, packed(at, micro_batch["responses"].values()))
         return result
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
         s = self.selector
         if forward_only:
             return super().forward_backward_batch(data, loss_function, forward_only)
+        if self.min_p:
+            loss_function = partial(with_proxy, loss_function)
         # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it, with every method
         data["loss_mask"] = data["response_mask"]
         if s is None or not (s.selects or self.token_log):
             return super().forward_backward_batch(data, loss_function, forward_only)
+        began = time.perf_counter()
         self.mini_batch += 1
-        data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
-        training = MiniBatchTraining(self, data, loss_function)
-        outputs = training.train(speculative.PLANS.get(s.plan))
-        self.selection_metrics = training.metrics
-        return outputs
-
-    def verl_pass(
-        self, data: Batch, loss: Any, recorder: Recorder | None = None, decide: Decide | None = None
-    ) -> Outputs:
-        """veRL's forward and backward pass over a batch; its gradients are added to those that are there.
-
-        recorder, decide: record each micro-batch as it passes, and give it the mask that is decided for it.
-        """
-        self._recorder, self._decide = recorder, decide
+        tokens, group, judged = Tokens(data, s, get_device_id()), self.get_data_parallel_group(), None
+        keep_N = tokens.response_N
+        if s.selects:
+            selection = MiniBatchSelection(tokens, s, group, f"step {self.step}, mini-batch {self.mini_batch}")
+            judged, chosen, self.selection_metrics = selection.select(
+                lambda: self.statistics_pass(data, tokens.offsets),
+                old_is_current=self.old_is_current and self.mini_batch == 1,
+            )
+            keep_N = chosen.keep_N
+            set_values(data, "response_mask", keep_N)
+            data["loss_mask"] = data["response_mask"]  # numerator and denominator count the kept alone
+            self.selection_metrics["seconds"] = time.perf_counter() - began
+        if self.token_log is None:
+            return super().forward_backward_batch(data, loss_function)
+        data[ROW] = torch.arange(len(data), device=tokens.offsets.device)
+        self._recorder = LogRecorder(tokens, judged, s.tau_p, self.token_log, data["responses"].values())
         try:
-            return super().forward_backward_batch(data, loss, forward_only=False)
+            outputs = super().forward_backward_batch(data, loss_function)
+            part = token_log_part.finish(self, data, self._recorder, keep_N, lambda v: gather(v, group))
         finally:
-            self._recorder = self._decide = None
+            self._recorder = None
+        self.logged.append(part)
+        return outputs
 
     def statistics_pass(self, data: Batch, response_offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies (N,) of a batch's response tokens under the current policy, by a forward
@@ -134,4 +136,4 @@ class SelectingEngine(_VeRLEngine):
         output = self.infer_batch(view, loss_function=None)["model_output"]
         self.module.train()
         at = response_positions(output["log_probs"].offsets(), response_offsets)
-        return output["log_probs"].values()[at], output["entropy"].values()[at]
+        return output["log_probs"].values()[at].float(), output["entropy"].values()[at].float()

@@ -27,7 +27,7 @@ from stapo_training.methods import Definition
 from stapo_training.run.configuration import compose
 from stapo_training.selection import by_hand
 from stapo_training.verl_ext import in_process, platform
-from stapo_training.verl_ext.engine import PROXY
+from stapo_training.verl_ext.advantages import PROXY
 from stapo_training.verl_ext.fixed_batch import SEQUENCES, make_model, rows_and_statistics, with_advantages
 
 assert platform  # registers the CPU

@@ -1,4 +1,7 @@
-"""The mini-batch of `stapo-train check`: a small random model, sixteen sequences, and their statistics under it."""
+"""The mini-batch of `stapo-train check`: a small random model, sixteen sequences, and their statistics under it.
+
+Of the four responses to a prompt one, two, three and all are right.
+"""
 
 from __future__ import annotations
 
@@ -91,14 +94,14 @@ def _tokens(rows: list[dict[str, torch.Tensor]], **statistics: Any) -> Tokens:
         rollout_N=rollout_N,
         chosen_N=chosen_N,
         sequence_N=torch.cat([torch.full((len(r["responses"]),), i) for i, r in enumerate(rows)]),
-        reward_S=torch.tensor([1.0 if i % GROUP < 1 + i // GROUP % 3 else -1.0 for i in range(SEQUENCES)]),
+        reward_S=torch.tensor([1.0 if i % GROUP <= i // GROUP else -1.0 for i in range(SEQUENCES)]),
         group_S=torch.arange(SEQUENCES) // GROUP,
         **statistics,
     )
 
 
 def with_advantages(config: Any, rows: list[dict[str, torch.Tensor]], tokens: Tokens) -> list[dict[str, torch.Tensor]]:
-    """The rows with advantages and rollout weights as veRL's trainer computes them."""
+    """The rows with rewards, and with advantages and rollout weights as veRL's trainer computes them."""
     lengths = [len(r["responses"]) for r in rows]
 
     def padded(name: str) -> torch.Tensor:
@@ -123,6 +126,6 @@ def with_advantages(config: Any, rows: list[dict[str, torch.Tensor]], tokens: To
     assert data.batch is not None
     wanted = [k for k in ("advantages", "rollout_is_weights") if k in data.batch]
     return [
-        r | {k: data.batch[k][i, :n].float() for k in wanted}
+        r | {"rm_scores": rewards[i, :n]} | {k: data.batch[k][i, :n].float() for k in wanted}
         for i, (r, n) in enumerate(zip(rows, lengths, strict=True))
     ]

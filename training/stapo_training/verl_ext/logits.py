@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from stapo_training.selection.token_stats import entropy, entropy_and_collision, proxy_logprob, token_distribution
+from stapo_training.selection.token_stats import (
+    collision,
+    entropy,
+    entropy_and_collision,
+    proxy_logprob,
+    token_distribution,
+)
 
 _AT_A_TIME = 2**26
 """Logits that are read at a time: 128 MiB in bfloat16, 256 in float32."""
@@ -84,6 +90,11 @@ class PackedLogits:
         """`entropy`, and the sums of squared probabilities."""
         parts = [entropy_and_collision(*part) for part in self._parts(self._at(chosen_M))]
         return torch.cat([h for h, _ in parts]), torch.cat([c for _, c in parts])
+
+    @torch.no_grad()
+    def collision(self, chosen_M: torch.Tensor) -> torch.Tensor:
+        """The sums of squared probabilities."""
+        return torch.cat([collision(*part) for part in self._parts(self._at(chosen_M))])
 
     @torch.no_grad()
     def most_probable(self, chosen_M: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

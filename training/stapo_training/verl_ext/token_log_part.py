@@ -9,20 +9,18 @@ import torch
 
 from stapo_training.selection import selectors
 from stapo_training.token_log.rows import MiniBatch, Part, clipped, logged
-from stapo_training.verl_ext.mini_batch import Batch, Recorder
+from stapo_training.verl_ext.mini_batch import Batch, LogRecorder
 
 
-def finish(engine: Any, data: Batch, recorder: Recorder, keep_N: torch.Tensor, pool: selectors.Pool) -> Part:
+def finish(engine: Any, data: Batch, recorder: LogRecorder, keep_N: torch.Tensor, pool: selectors.Pool) -> Part:
     """This rank's rows and counts of the mini-batch.
 
     Args:
         engine: the SelectingEngine, for step, mini-batch and what its loss clips.
         recorder: with the training pass's statistics. keep_N: the trained tokens. pool: over the ranks.
     """
-    passed, s, log = recorder.stats(), recorder.selector, recorder.log
-    assert log is not None
-    judged = passed if recorder.judged is None else recorder.judged
-    chosen = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, pool=pool)
+    passed, judged, s, log = recorder.passed, recorder.judged, engine.selector, recorder.log
+    chosen = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, among=s.among, pool=pool)
     rare_N = chosen.candidate_N
     any_rare = pool(rare_N.sum()[None]).sum() > 0
     old_N = data["old_log_probs"].values().float().to(passed.logprob_N.device)

@@ -21,19 +21,12 @@ from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, proxy_from, selector_from
-from stapo_training.selection.objectives import (
-    amplified_advantage,
-    isolated_advantages,
-    lowest_of_wrong,
-    reweighted_advantage,
-)
 from stapo_training.token_log.writer import TokenLogConfig, write_step
-from stapo_training.verl_ext import losses
-from stapo_training.verl_ext.engine import PROXY, SelectingEngine
+from stapo_training.verl_ext import advantages, losses
+from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.logits import logprobs_from_logits
-from stapo_training.verl_ext.mini_batch import gather, set_values
+from stapo_training.verl_ext.mini_batch import gather
 from stapo_training.verl_ext.platform import fix_arithmetic, settle
-from stapo_training.verl_ext.speculative import refuse_dropout
 
 assert losses  # imported because it registers
 
@@ -78,13 +71,8 @@ class SelectingTrainingWorker(TrainingWorker):
     def train_mini_batch(self, data: Any) -> Any:
         """All optimizer steps of a rollout step; sets what its mini-batches share."""
         engine = self.engine
-        if alpha := self.advantage.reweight:
-            old = data["old_log_probs"].values()
-            set_values(data, "advantages", reweighted_advantage(data["advantages"].values(), old, alpha))
-        if self.advantage.amplify > 1:
-            self._amplify(data)
+        advantages.before_step(data, self.advantage, self._pool)
         engine.logged.clear()
-        engine.last_threshold = None
         engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
         engine.old_is_current = tu.get_non_tensor_data(data=data, key=OLD_IS_CURRENT, default=False)
         output = super().train_mini_batch(data)
@@ -92,16 +80,8 @@ class SelectingTrainingWorker(TrainingWorker):
             self._write_log()
         return output
 
-    def _amplify(self, data: Any) -> None:
-        """STARE's weights, over all tokens of the rollout step on all ranks."""
-        a, group = self.advantage, self.engine.get_data_parallel_group()
-        advantage_N, old_N, entropy_N = (data[k].values() for k in ("advantages", "old_log_probs", "entropy"))
-        mask_N = data["response_mask"].values().bool()
-        numbers = (a.amplify, a.rarest, a.target_entropy)
-        amplified_N = amplified_advantage(
-            advantage_N * mask_N, old_N, entropy_N[mask_N], *numbers, lambda v: gather(v, group)
-        )
-        set_values(data, "advantages", amplified_N)
+    def _pool(self, values_M: torch.Tensor) -> torch.Tensor:
+        return gather(values_M, self.engine.get_data_parallel_group())
 
     def log_tokens(self, config: TokenLogConfig, actor: Any) -> None:
         """Keep a token log from now on (mode `off`: none); the first rank writes it at the end of each step.
@@ -146,43 +126,10 @@ class SelectingTrainingWorker(TrainingWorker):
                 largest_gib=log.largest_gib,
             )
 
-    def _regularize(self, data: Any) -> None:
-        """Hand Lp-Reg's loss the proxy of the mini-batch's tokens that it may regularise, -inf for the others.
-
-        It comes in the one field that veRL gives a loss besides its own (`losses.lp_reg`).
-        """
-        old_N, proxy_N, a_N = (data[k].values() for k in ("old_log_probs", PROXY, "advantages"))
-        group = self.engine.get_data_parallel_group()
-        may_N = lowest_of_wrong(
-            old_N, a_N * data["response_mask"].values(), self.proxy.lowest, lambda v: gather(v, group)
-        )
-        set_values(data, PROXY, torch.where(may_N, proxy_N, -torch.inf))
-        data["rollout_is_weights"] = data[PROXY]
-
     def train_batch(self, data: Any) -> Any:
         """The optimizer steps of one mini-batch: one, or Lopti's two."""
-        if self.proxy.min_p:
-            self._regularize(data)
-        eta = self.advantage.isolate
-        if not eta:
-            return self._one_step(data)
-        last = tu.get(data, "update_lr_scheduler", default=False)
-        parts = isolated_advantages(data["advantages"].values(), data["old_log_probs"].values(), eta)
-        outputs = []
-        for number, part in enumerate(parts):
-            mini_batch = data.copy()
-            set_values(mini_batch, "advantages", part)
-            tu.assign_non_tensor(mini_batch, update_lr_scheduler=last and number == 1)
-            outputs.append(self._one_step(mini_batch))
-        if outputs[0] is not None:
-            first, second = (tu.get(o, "metrics") for o in outputs)
-            for name, value in second.items():  # veRL takes the mean of what a list holds
-                if isinstance(value, list):
-                    second[name] = first[name] + value
-                elif isinstance(first.get(name), float):
-                    second[name] = [[first[name]], [value]]
-            tu.assign_non_tensor(outputs[1], metrics=second)
-        return outputs[1]
+        parts = advantages.updates(data, self.advantage, self.proxy, self._pool)
+        return advantages.joined([self._one_step(part) for part in parts])
 
     def _one_step(self, data: Any) -> Any:
         """One optimizer step on one mini-batch, with what its selection logs."""
@@ -191,14 +138,12 @@ class SelectingTrainingWorker(TrainingWorker):
         output = super().train_batch(data)
         metrics = engine.selection_metrics
         if metrics:
-            known = engine.selector.plan in ("masked", "two_pass")  # otherwise divided by the kept tokens afterwards
-            expected = metrics["kept_tokens" if known else "tokens"]
             normaliser = float(tu.get(data, "batch_num_tokens"))
-            if normaliser != expected:
+            if normaliser != metrics["kept_tokens"]:
                 raise RunFailed(
-                    f"the loss was not divided by the number of {'kept' if known else 'response'} tokens",
+                    "the loss was not divided by the number of kept tokens",
                     found=normaliser,
-                    expected=expected,
+                    expected=metrics["kept_tokens"],
                     next_step="this veRL version counts its normaliser elsewhere: use verl==0.9.1 (requirements/)",
                 )
         if metrics and output is not None:
@@ -230,9 +175,7 @@ class StapoWorker(ActorRolloutRefWorker):
                     next_step="set actor.strategy=fsdp2, and leave VERL_ENGINE_DEVICE and VERL_ENGINE_VENDOR unset",
                 )
             actor = self.config.actor
-            self.actor.engine.selector = selector = selector_from(self.config.selector, actor)
-            if selector.selects and selector.plan == "guessed":
-                refuse_dropout(self.actor.engine.module)
+            self.actor.engine.selector = selector_from(self.config.selector, actor)
             self.actor.advantage, self.actor.proxy = advantage_from(self.config), proxy_from(self.config)
             self.actor.engine.min_p = self.actor.proxy.min_p
             self.actor.log_tokens(TokenLogConfig.model_validate(dict(self.config.token_log)), actor)
