@@ -273,7 +273,7 @@ def refused(check: Callable[..., object], overrides: list[str], found: object, *
 @pytest.mark.parametrize("part", ["actor.fsdp_config", "actor", "ref.fsdp_config", "ref"])
 def test_ulysses_is_refused_by_the_key_that_sets_it(part: str) -> None:
     key = f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size"
-    assert refused(preflight.check_attention, [*GPU, f"{key}=2"], 2) == f"set {key}=1"
+    assert refused(preflight.check_fixed, [*GPU, f"{key}=2"], 2, key) == f"set {key}=1"
 
 
 def test_a_package_that_is_here_and_one_that_is_not() -> None:

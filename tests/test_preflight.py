@@ -50,10 +50,21 @@ def refusals(checks: Any) -> dict[str, str]:
         ([f"{A}.token_log.folder=/x"], "token log", "/out/token_log"),
         ([f"{A}.advantage.reweight=2"], "advantage", "reweight"),
         ([f"{A}.proxy.min_p=0.1"], "proxy", "min_p"),
-        ([f"{A}.model.use_fused_kernels=true"], "attention", f"{A}.model.use_fused_kernels=false"),
+        *(
+            ([f"{key}={value}"], key.lstrip("+"), f"{key.lstrip('+')}={cure}")
+            for key, value, cure in (
+                (f"{A}.model.use_fused_kernels", "true", "false"),
+                (f"{A}.model.lora_rank", "8", "0"),
+                (f"{A}.model.lora.rank", "8", "0"),
+                (f"{A}.model.lora_adapter_path", "/a", "null"),
+                (f"{A}.rollout.top_p", "0.9", "1"),
+                (f"{A}.rollout.top_k", "20", "-1"),
+                ("data.filter_overlong_prompts", "false", "true"),
+                ("+algorithm.rollout_correction.rollout_rs", "seq_mean_k1", "null"),
+            )
+        ),
         (["alarms.stop=[fire]"], "alarms", "fire"),
         (["trainer.logger=[mlfow]"], "loggers", "mlfow is unknown"),
-        (["+algorithm.rollout_correction.rollout_rs=seq_mean_k1"], "rejection", "rollout_rs=null"),
         (["reward.custom_reward_function.reward_kwargs.verifier=x"], "verifier", "strict_box"),
         (["method=dapo-dynamic", "algorithm.filter_groups.metric=foo"], "dynamic sampling", "foo"),
     ],
@@ -256,6 +267,16 @@ def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
 
 
 # the machine
+
+
+def test_variables_of_amds_cards_beside_cudas() -> None:
+    preflight.check_environment({"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": ""})
+    with pytest.raises(BadInput) as e:
+        preflight.check_environment({"ROCR_VISIBLE_DEVICES": "0,1"})
+    assert (e.value.found, str(e.value.next_step).split("   ")[0]) == (
+        "ROCR_VISIBLE_DEVICES=0,1",
+        "unset ROCR_VISIBLE_DEVICES",
+    )
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,22 @@ def test_a_run_that_is_stopped_says_where_it_goes_on() -> None:
         assert (place in advice, "another run.out" in advice) == (True, another)
 
 
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_worker_that_ended_by_its_own_error_is_not_said_to_lack_memory(monkeypatch: Any, killed: bool) -> None:
+    from ray.exceptions import ActorDiedError, RayTaskError
+
+    from stapo_training.verl_ext import nodes
+
+    monkeypatch.setattr(nodes, "_alive", lambda: {"node": "127.0.0.1"})
+    raised = ValueError("Please don't set ROCR_VISIBLE_DEVICES")
+    error = ActorDiedError(None if killed else RayTaskError("__init__", "ValueError: ROCR_VISIBLE_DEVICES", raised))
+    with pytest.raises(RunFailed) as caught, nodes.watched("COMMAND"):
+        raise error
+    advice = str(caught.value.next_step)
+    assert ("memory" in advice, "COMMAND" in advice) == (killed, True)
+    assert ("ROCR_VISIBLE_DEVICES" in str(caught.value.found)) == (not killed)
+
+
 def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,8 +52,30 @@ _ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _OURS = "stapo_varlen"  # verl_ext/attention.py
 _FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3", "flash_attention_4": "flash-attn-4"}
 _WIDEST_HEAD = 256
-_ULYSSES = "ulysses_sequence_parallel_size"
-_PARTS = ("actor.fsdp_config", "actor", "ref.fsdp_config", "ref")
+_WHOLE = "selectors, token log and attention need whole sequences and their logits"
+_OTHER = "the rollout would sample from another distribution than the trainer's probabilities are of"
+_LORA = "a LoRA trains few of the weights, and its checkpoint is no model; the paper trains all"
+_FIXED: dict[str, tuple[Any, str]] = {
+    **{
+        f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size": (1, _WHOLE)
+        for part in ("actor.fsdp_config", "actor", "ref.fsdp_config", "ref")
+    },
+    "actor_rollout_ref.model.use_fused_kernels": (False, _WHOLE),
+    "actor_rollout_ref.model.lora_rank": (0, _LORA),
+    "actor_rollout_ref.model.lora.rank": (0, _LORA),
+    "actor_rollout_ref.model.lora_adapter_path": (None, _LORA),
+    "actor_rollout_ref.rollout.top_p": (1, _OTHER),
+    "actor_rollout_ref.rollout.top_k": (-1, _OTHER),
+    "algorithm.rollout_correction.rollout_rs": (
+        None,
+        "rejected responses would still decide the advantages of their group; method=tis or icepop weighs tokens",
+    ),
+    "data.filter_overlong_prompts": (
+        True,
+        "prompts over data.max_prompt_length would be cut from the left, since veRL's trainer reads no data.truncation",
+    ),
+}
+"""Settings of veRL that have one value here, and why no other."""
 _LOGGERS = {"console": "", "file": ""}  # veRL's, and the package of each
 _LOGGERS |= {n: n for n in ("clearml", "mlflow", "rl_insight", "swanlab", "tensorboard", "trackio", "wandb")}
 _LOGGERS |= {"vemlp_wandb": "volcengine_ml_platform"}
@@ -100,13 +122,14 @@ def check_settings(config: Any) -> Checks:
     checks.attempt("advantage", advantage_from, a, config.algorithm)
     checks.attempt("proxy", proxy_from, a, config.algorithm)
     checks.attempt("dynamic sampling", _check_groups, config)
-    checks.attempt("rejection", _check_rejection, config)
     checks.attempt("token log", token_log_from, a.token_log, config.run.out)
     checks.attempt("sizes", check_sizes, config)
     checks.attempt("attention", check_attention, config)
     checks.attempt("alarms", alarms_from, config.alarms)
     checks.attempt("loggers", check_loggers, config.trainer.logger)
     checks.attempt("verifier", reward.verifier_from, config)
+    for key in _FIXED:
+        checks.attempt(key, check_fixed, config, key)
     return checks
 
 
@@ -142,6 +165,7 @@ def examine(config: Any) -> Preflight:
         checks.attempt("the model's attention", check_model_attention, config, model)
         # without the check of memory a model of an unknown family is no hindrance
         found.shape = (checks if config.run.check_memory else Checks()).attempt("shape", find_shape, model)
+    checks.attempt("environment", check_environment)
     card, host = _look_at_machine(config, found)
     if not found.shape:
         return found
@@ -207,13 +231,14 @@ def _check_groups(config: Any) -> None:
         raise BadInput(what, found=groups.metric, expected="acc | score | reward", next_step=cure)
 
 
-def _check_rejection(config: Any) -> None:
-    rejects = (config.algorithm.get("rollout_correction") or {}).get("rollout_rs")
-    if rejects is not None:  # veRL 0.9.1 takes a group's baseline from the rejected responses too
-        key = "algorithm.rollout_correction.rollout_rs"
-        what = f"{key}: rejected responses still decide the advantages of their group"
-        cure = f"{key}=null; method=tis or method=icepop weighs tokens instead"
-        raise BadInput(what, found=rejects, expected="null", next_step=cure)
+def check_fixed(config: Any, key: str) -> None:
+    """Raises BadInput where a key of `_FIXED` has another value."""
+    from omegaconf import OmegaConf
+
+    only, why = _FIXED[key]
+    if (found := OmegaConf.select(config, key)) != only:
+        value = "null" if only is None else str(only).lower()
+        raise BadInput(f"{key}: {why}", found=found, expected=value, next_step=f"set {key}={value}")
 
 
 def check_loggers(names: str | Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
@@ -240,17 +265,8 @@ def check_loggers(names: str | Sequence[str], environment: Mapping[str, str] = o
 
 
 def check_attention(config: Any) -> None:
-    """The package of an attention, and the two settings of veRL that break what the suite computes.
-
-    Sequence parallelism gives a rank a part of each sequence; fused kernels drop the boundaries of packed sequences and
-    return no logits.
-
-    Raises:
-        BadInput: naming the key, the value found and what is allowed.
-    """
-    from omegaconf import OmegaConf
-
-    chosen, a = _attention(config), config.actor_rollout_ref
+    """Raises BadInput for an attention whose package is not installed."""
+    chosen = _attention(config)
     package = _FLASH.get(chosen)
     if package and not _installed(package):
         raise BadInput(
@@ -259,11 +275,6 @@ def check_attention(config: Any) -> None:
             expected=f"{_OURS}, which is torch's own kernel, or {package} built for the installed torch",
             next_step=f"set {_ATTENTION}={_OURS}, or install {package} in this environment",
         )
-    for key, only in (*((f"{part}.{_ULYSSES}", 1) for part in _PARTS), ("model.use_fused_kernels", False)):
-        if (found := OmegaConf.select(a, key)) != only:
-            what = f"actor_rollout_ref.{key}: selectors, token log and attention do not work with it"
-            cure = f"set actor_rollout_ref.{key}={str(only).lower()}"
-            raise BadInput(what, found=found, expected=only, next_step=cure)
 
 
 def _overridden(config: Any, model: str) -> dict[str, Any] | None:
@@ -519,6 +530,18 @@ def _check_prompts(config: Any, prompts: int | None) -> None:
 
 
 # the machine
+
+
+def check_environment(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises BadInput for variables of AMD's cards, which SLURM sets on NVIDIA's too: veRL's workers refuse them beside
+    CUDA_VISIBLE_DEVICES, which Ray sets, after minutes."""
+    if found := [name for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if environment.get(name)]:
+        raise BadInput(
+            "veRL's workers would end at their start",
+            found=", ".join(f"{name}={environment[name]}" for name in found),
+            expected="neither ROCR_VISIBLE_DEVICES nor HIP_VISIBLE_DEVICES",
+            next_step=f"unset {' '.join(found)}   (on every node of a cluster before `ray start`)",
+        )
 
 
 def this_node(environment: Mapping[str, str] = os.environ) -> Node:

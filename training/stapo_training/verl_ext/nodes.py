@@ -72,7 +72,8 @@ def watched(command: str) -> Iterator[None]:
     except Exception as e:  # of a lost node many kinds are made: an actor's death, a closed connection of gloo's
         own = isinstance(e, StapoError) and not isinstance(e.__cause__, RayError)
         if not own and (watch.wait() or isinstance(e, RayActorError)):
-            raise _failed(watch.lost, (str(e).strip().splitlines() or [type(e).__name__])[-1], command) from e
+            said = (str(e).strip().splitlines() or [type(e).__name__])[-1]
+            raise _failed(watch.lost, said, command, killed=not getattr(e, "actor_init_failed", False)) from e
         raise
     finally:
         watch.over.set()
@@ -80,7 +81,8 @@ def watched(command: str) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, handler)
 
 
-def _failed(nodes: list[str], found: str, command: str) -> RunFailed:
+def _failed(nodes: list[str], found: str, command: str, killed: bool = True) -> RunFailed:
+    """`killed`: no exception of its own ended the process."""
     return RunFailed(
         "a node of the cluster was lost" if nodes else "a process of the run died",
         found=f"{', '.join(nodes)}: {found}" if nodes else found,
@@ -89,6 +91,8 @@ def _failed(nodes: list[str], found: str, command: str) -> RunFailed:
             "start the node again (ray start --address=...)"
             if nodes
             else "look above and in the kernel's log for what ended it, often too little memory"
+            if killed
+            else "correct what it says"
         )
         + f", then go on from the last checkpoint: {command}",
     )

@@ -114,7 +114,7 @@ class LocalRollout:
         rows, tokens = [], []
         for values in zip(*columns.values(), strict=True):
             row: dict[str, Any] = {**dict(zip(columns, values, strict=True)), "global_steps": step}
-            ids = self.builder.build_initial_tokens(list(row["raw_prompt"]))[-self.rollout.prompt_length :]
+            ids = self.builder.build_initial_tokens(list(row["raw_prompt"]))
             rows += [row | {"session_id": i} for i in range(settings.n)]
             tokens += [ids] * settings.n
         responses = self._sample(rows, tokens, settings, validate)
