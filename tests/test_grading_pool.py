@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import hostile_folder
 import psutil
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -138,6 +139,26 @@ def test_the_command_grades_any_jsonl(tmp_path: Path) -> None:
         ("d", None, False, "no_answer"),
         ("e", "13", False, "mismatch"),
     ]
+
+
+SCRIPT = """
+from stapo_eval.grading.pool import Item, grade
+from stapo_eval.grading.rules import Options
+if __name__ == "__main__":
+    assert grade([Item("x+1", "1+x", Options())])[0].rule
+"""
+
+
+def test_no_module_of_the_current_folder_runs_in_the_grading_processes(tmp_path: Path) -> None:
+    folder, (source, target) = (
+        hostile_folder.build(tmp_path / "here"),
+        (tmp_path / x for x in ("in.jsonl", "out.jsonl")),
+    )
+    source.write_text(json.dumps({"id": 1, "answer": "x+1", "response": r"\boxed{1+x}"}))
+    hostile_folder.run(folder, "stapo-eval", "grade", "--input", source, "--output", target)
+    assert json.loads(target.read_text())["rule"]
+    (tmp_path / "script.py").write_text(SCRIPT)
+    hostile_folder.run(folder, "python", tmp_path / "script.py")
 
 
 BAD = {

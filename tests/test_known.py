@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import hostile_folder
 import pytest
 
 from stapo_eval.grading.presets import same_text
@@ -128,6 +129,14 @@ def test_each_disagreement_has_its_cause(clone: Path, tmp_path: Path, capsys: py
         ["another gold answer", "0", "1"],
         ["no box", "0", "1"],
     ]
+
+
+def test_no_module_of_the_current_folder_runs(clone: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "mine.yaml", tmp_path / "out"
+    source.write_text(source.read_text().replace("sums: sums", f"sums: {tmp_path / 'sums.jsonl'}"))
+    folder = hostile_folder.build(tmp_path / "here")
+    hostile_folder.run(folder, "stapo-eval", "known", source, "--clone", clone, "--out", out)
+    assert store.read_json(out / "mine.json", KnownScores).files[0].scores["ours"] == 3 / 5
 
 
 def test_only_repeats_of_one_text_take_the_published_errors_away(clone: Path, tmp_path: Path) -> None:

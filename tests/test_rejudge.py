@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import eval_model
+import hostile_folder
 import judge_model
 import pytest
 from endpoint_server import KEY, Server
@@ -140,6 +141,18 @@ def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
     _again(world, folder)
     assert (folder / "run.json").read_bytes() == record
     assert pure_files(folder) == pure_files(judged)
+
+
+@pytest.mark.slow
+def test_no_module_of_the_current_folder_runs_while_it_samples_and_judges(world: Path, tmp_path: Path) -> None:
+    """By math-verify, which needs a grading process for every answer."""
+    folder, out = hostile_folder.build(tmp_path / "here"), tmp_path / "run"
+    where = ["--model", world / "model", "--benchmarks", "sums,longer-sums", "--data-dir", world / "data"]
+    how = ["--max-tokens", 24, "--threads", 1, "--batch-rows", 16, "--preset", "math-verify"]
+    hostile_folder.run(folder, "stapo-eval", "run", "--out", out, *where, *how)
+    judge = ["--judge", world / "judge", "--judge-prompt", world / "prompt.txt", "--judge-prompt-unpublished"]
+    hostile_folder.run(folder, "stapo-eval", "judge", "--run", out, *judge)
+    assert pure_files(out) == pure_files(_run(world, tmp_path / "alone", preset="math-verify", **_judge(world)))
 
 
 def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path: Path) -> None:

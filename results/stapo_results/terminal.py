@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Self, TextIO
 
+from stapo_results import safe_path
 from stapo_results.errors import BadInput, RunFailed, StapoError, near_name
 
 PLAIN_SECONDS = 60.0
@@ -135,6 +136,7 @@ def check_command(prog: str, arguments: Sequence[str] | None, commands: Collecti
                        next_step=f"{near_name(word[0], commands)}{prog} --help")  # fmt: skip
 
 
+@safe_path.for_children()
 def run_main(main: Callable[[], int | None], extra: str = "") -> int:
     """Run a command's body and turn its end into the agreed exit code (see `errors`).
 

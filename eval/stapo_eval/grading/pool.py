@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection, wait
 
 from stapo_eval.grading.presets import decide, decide_quickly
 from stapo_eval.grading.rules import Gold, Options
+from stapo_results import safe_path
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.provenance import usable_cores
 from stapo_results.schema import Reason
@@ -180,7 +181,8 @@ class _Grader:
         with theirs:
             arguments = (theirs, limits.seconds, limits.memory_mib)
             self.process = context.Process(target=_serve, args=arguments, daemon=True)
-            self.process.start()
+            with safe_path.for_children():  # a script that grades is no command of ours
+                self.process.start()
         self.ready, self.item, self.jobs, self.since = False, None, 0, time.monotonic()
         self.item: Item | None
 
@@ -280,7 +282,7 @@ class Pool:
             raise RunFailed(
                 "the grading processes do not start",
                 found=f"{self.failures} ended before their first answer, the last with exit code {code}",
-                next_step=f"{sys.executable} -m stapo_eval.grading.preloaded   shows an import that fails; "
+                next_step=f"{sys.executable} -P -m stapo_eval.grading.preloaded   shows an import that fails; "
                 'a script that grades starts its work under `if __name__ == "__main__":`',
             )
         return code
