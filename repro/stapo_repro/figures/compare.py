@@ -185,26 +185,23 @@ SweepPanel = tuple[str, tuple[str, ...], tuple[str, ...]]
 """(key, "tau_p" or "q"; benchmarks, of which the accuracy is averaged; settings). Without benchmarks: late entropy."""
 
 
+def _planned(strategy: str, key: str, at: float) -> str:
+    """The label of a strategy's runs at a value of `key` ("tau_p" or "q"), the other one at the paper's."""
+    return with_values(strategy, at, Q) if key == "tau_p" else _ENDS.get(at) or with_values(strategy, TAU_P, at)
+
+
 def sweep(g: Group, strategy: str, key: str) -> dict[float, str | None]:
-    """A strategy over `key` ("tau_p" or "q"), the other one at the paper's value: of each planned or recorded value the
-    label of its runs, None without a run."""
-    known = {v: name for name in sorted(g.recorded, reverse=True) if (v := variant(name)) is not None}
+    """Of each planned or recorded value of `key` the label of a strategy's runs, None without a run."""
+    known = [v for name in g.recorded if (v := variant(name)) is not None]
     found = {t for _, t, q in known if q == Q} if key == "tau_p" else {q for _, t, q in known if t == TAU_P}
-    points: dict[float, str | None] = {}
-    for at in sorted({*_PLANNED[key], *found}):
-        tau_p, q = (at, Q) if key == "tau_p" else (TAU_P, at)
-        plain = strategy if (tau_p, q) == (TAU_P, Q) else _ENDS.get(q, "") if tau_p == TAU_P else ""
-        label = known.get((strategy, tau_p, q), plain)
-        points[at] = label if label in g.recorded else None
-    return points
+    points = {at: _planned(strategy, key, at) for at in sorted({*_PLANNED[key], *found})}
+    return {at: label if label in g.recorded else None for at, label in points.items()}
 
 
 def further(key: str) -> tuple[str, ...]:
     """The labels of the runs that the paper's figure over `key` takes beside those of its table."""
-    if key == "tau_p":
-        return tuple(with_values(_OURS, at, Q) for at in _PLANNED[key] if at != TAU_P)
-    inner = [with_values(m, TAU_P, q) for m in _STRATEGIES for q in _PLANNED[key] if q not in _ENDS]
-    return tuple(m for m in (*_ENDS.values(), *inner) if m not in labels.METHODS)
+    every = (_planned(s, key, at) for s in (_STRATEGIES if key == "q" else (_OURS,)) for at in _PLANNED[key])
+    return tuple(m for m in dict.fromkeys(every) if m not in labels.METHODS)
 
 
 def late_entropy(g: Group, method: str) -> Value | None:
