@@ -126,14 +126,14 @@ _OTHER_CHOICE = re.compile(
     r"|eliminated|except|neither|nor))(?![A-Za-z])"
 )
 _CROSS = re.compile(r"\\(?:vec|hat|mathbf|boldsymbol|bm|pmb|overrightarrow|widehat)\b.{1,12}\\times")
-_DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
+_DECIMAL_COMMA = re.compile(r"([+-]?\d+|[+-]?\d{1,3}(?:\.\d{3})+),(\d+)")
 
 
 def _written_otherwise(gold: str, answer: str, terms: Terms) -> bool:
     """Whether the answer is the gold with a decimal comma, or behind the letter of a choice: "(C) 12"."""
     if (comma := _DECIMAL_COMMA.fullmatch(clean(answer).strip())) and "." in key(gold):
         x = number(key(gold))
-        return x is not None and x == number(f"{comma[1]}.{comma[2]}")
+        return x is not None and x == number(f"{comma[1].replace('.', '')}.{comma[2]}")
     if not (m := _CHOICE.fullmatch(marked(answer))):
         return False
     if re.fullmatch(r"\(?[A-J]\)?", key(gold)):  # an equation or a list behind it says more than the choice

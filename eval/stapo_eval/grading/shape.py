@@ -291,10 +291,13 @@ def _union_of_ranges(listed: Items) -> str:
     return r"\cup ".join(r for _, r in ranges) if alike and set(listed.signs) == {OR} else ""
 
 
-# what does not count in a name: words, indices, the number that it is a function of, the sign of an inverse
-_INDEX = re.compile(r'"[^"]*"|_\s*(?:\{[^{}]*\}|\w)|\(\d+\)|(?<=[A-Za-z])\d|\^\{?-1\}?(?=\()')
+# what does not count in a name: words, indices, the number that it is a function of, the sign of an inverse, a star
+_INDEX = re.compile(
+    r'"[^"]*"|_\s*(?:\{[^{}]*\}|\w)|\(\d+\)|(?<=[A-Za-z])\d|\^\{?-1\}?(?=\()|\^\s*\{?\s*(?:\*|\\ast|\\star)\s*\}?'
+)
 _NAMING = re.compile(
-    rf"(?:{library.LETTER}|\\(?:dot|ddot|hat|bar|vec|overline|angle|triangle|frac)(?![A-Za-z])|[-+*/:()\[\],{{}}'\s|.])*"
+    rf"(?:{library.LETTER}|\\(?:#|(?:dot|ddot|hat|bar|vec|overline|angle|triangle|frac|min|max)(?![A-Za-z]))"
+    r"|[-+*/:()\[\],{}'\s|.])*"
 )
 _SIGNED = re.compile(r"-|\|(?:[a-z]|\\[a-z]+)\|$")  # -x, |x|: not x itself
 _MARK = re.compile(r"(?<=[pqxyPQXY])\s*\^\s*\{?\s*[sdSD]\s*\}?")  # of supply and demand
@@ -316,10 +319,15 @@ def _is_name(side: str) -> bool:
 def _unnamed(text: str) -> str:
     """The last side of x = ... = 5; other texts as they are."""
     sides, signs = _cut(text)
+    if len(sides) == 2 and not library.has_letters(sides[0]) and _is_name(sides[1]):
+        sides = sides[::-1]  # 12 = x
     name = _MARK.sub("", sides[0])
     if set(signs) != {"="} or (name != sides[0] and not re.search(library.LETTER, sides[-1])):
         return text  # a bare value behind x^s is what the power is
     return sides[-1] if _is_name(name) else text
+
+
+_BEHIND = re.compile(r'\\?%\s*$|"[^"]*"\s*$')
 
 
 def _relations(gold: str, answer: str, terms: Terms) -> bool:
@@ -335,7 +343,7 @@ def _relations(gold: str, answer: str, terms: Terms) -> bool:
         if signs_a != signs_g:
             answers, signs_a = answers[::-1], [_FLIPPED.get(s, s) for s in signs_a[::-1]]
         return signs_a == signs_g and _each(golds, answers, terms)
-    if set(signs_a) == {"="} and not any(map(library.has_letters, answers)):
+    if set(signs_a) == {"="} and not any(library.has_letters(_BEHIND.sub("", x)) for x in answers):
         return all(_same(gold, x, terms) for x in answers)  # a computed chain: 2^{10} = 1024
     bare = _unnamed(gold), _unnamed(answer)
     return bare != (gold, answer) and not any(_cut(x)[1] for x in bare) and _same(*bare, terms)

@@ -74,12 +74,17 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\(?:boxed|fbox)(?=\s*\{)", ""),  # a box in a sentence
     (r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr)(?![A-Za-z])\.?", ""),
     (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|nonumber|hfill|strut|rm|bf|it)(?![A-Za-z])", " "),
+    (r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|underline|ensuremath)(?![A-Za-z])", " "),
+    (r"\\(?:(?:text)?color|tag\*?|label)\s*\{[^{}]{0,40}\}", " "),
+    (r"\\(?:square|blacksquare|Box|qed|checkmark)(?![A-Za-z])\s*$", ""),
+    (r"\\surd(?![A-Za-z])", r"\\sqrt "),
+    (r"(?<=\d)'(?=\d{3}(?!\d))", "\ue000"),  # 1'000
     (r",\\!\s?|\{\s?,\s?\}", "\ue000"),  # a comma that sets thousands apart: its own character
     (r"\{\s?:\s?\}", ":"),
     (r"\\!", ""),  # negative space
     (r"(?<![\^*])\*\*(?![\^*])", "^"),  # a power in Python
     (_SPACES, " "),
-    (r"\\(?:d|t|c)frac(?![A-Za-z])|\\sfrac(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:[dtcsx]|nice)frac(?![A-Za-z])", r"\\frac"),
     (r"\\(?:d|t)binom(?![A-Za-z])", r"\\binom"),
     (r"\^\s*(?:\{\s*)?\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])", r"\\deg "),
     (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
@@ -261,6 +266,7 @@ _LED = "|".join(_LEADING.replace("\\ ", "\ue006").split()).replace("\ue006", " "
 # "the value of" x, where x = 5 or a relation follows
 _LED_OF = r'(?<=of" )(?:\\?[A-Za-z]+\s*=\s*(?=.*[<>=]|.*\\(?:le|ge|ne|in)(?![A-Za-z]))|(?=\\?[A-Za-z]+\s*=))'
 _LEAD = rf'^(?:(?:(?:It|We)\s+(?="))?"(?:(?:{_LED})\b\s*)+"\s*,?\s*)+(?:(?<!of")(?<!of" )|{_LED_OF}):?(?=.)'
+_BRACED = r"(?:[^{}=<>,]|\{[^{}]*\}){1,80}"
 _BEFORE_WORDS = [
     (re.compile(pattern), to)
     for pattern, to in (
@@ -270,6 +276,10 @@ _BEFORE_WORDS = [
         (r"\^\s*(?:\{\s*)?\\prime\s*\}?", "'"),
         (r"\{?([^{}]{1,80})\\choose(?![A-Za-z])([^{}]{1,80})\}?", r"\\binom{\1}{\2}"),
         (r"(?<=[])])\s*U\s*(?=[(\[])", r"\\cup "),
+        (rf"\{{({_BRACED})\\over(?![A-Za-z])({_BRACED})\}}", r"\\frac{\1}{\2}"),
+        (rf"(^|=)({_BRACED})\\over(?![A-Za-z])({_BRACED})$", r"\1\\frac{\2}{\3}"),
+        (r"(^|\\cup|\\in)\s*\](?=[^\[\]]*,)", r"\1 ("),  # ]0, 1[
+        (r"\[(?=\s*(?:$|\\cup))", ")"),
         (r"(?<=[\d)}\]])\s*(and|or)(?=[A-Za-z](?:\([A-Za-z]\))?\s*=)", r" \1 "),  # x = 2orx = 3
         (r"\\(?:wedge|land)(?![A-Za-z])", AND),
         (r"\\(?:vee|lor)(?![A-Za-z])", OR),
@@ -284,6 +294,7 @@ _AFTER_WORDS = [
         (r'_\s*(?:\{\s*)?"([^"]*)"\s*\}?', r"_{\1}"),
         (r'(?<=\d)\s*(?:\^\s*)?(?:\{\s*)?"(?:st|nd|rd|th)"\s*\}?$', ""),
         (r"^[a-z]\s*(?=\([^()\[\]]*\]$|\[[^()\[\]]*\)$)", ""),  # t(0,4]
+        (r"^(?-i:[APQM])\s*(?=\([^()\[\],]*,[^()\[\],]*\)$)", ""),  # the point P(3, 4)
         (rf"\\frac\s*\{{\s*{_QUOTED}\s*\}}\s*\{{\s*{_QUOTED}\s*\}}", r"\1/\2"),
         (r'(?<=[\d}])(\s*)(?:\\mu\s*"|"?' + "\u03bc)", '\\1"\u03bc'),
         (r'(?<=[\d} ])"?([kM]?)"?\s*(?-i:\\Omega)\s*$', r'"\1Omega"'),

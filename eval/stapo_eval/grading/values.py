@@ -88,7 +88,7 @@ def same_value(gold: str, answer: str, terms: Terms) -> bool:
     if a.percent and not percent:
         share = number(key(texts[0]))  # a bare 0.15 is a share: 0.15 % is another one
         scales = [Fraction(1, 100)] if share is not None and 0 < abs(share) < 1 else [Fraction(1), Fraction(1, 100)]
-    elif g.percent and not a.percent:
+    elif percent and not a.percent:
         scales = [Fraction(1), Fraction(100)]
     return any(_equal(texts[0], texts[1], s, terms.tolerance) for s in scales)
 
