@@ -82,7 +82,7 @@ def test_a_selector_of_the_command_line_is_found_from_anywhere_and_part_of_the_l
 
 def test_its_function_selects_by_a_forward_pass(overlay: Path) -> None:
     config = compose([f"method={overlay}", *MINI])
-    selector = selector_from(config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
+    selector = selector_from(config.actor_rollout_ref.selector)
     assert (selector.own_pass, selector.parameters) == (True, {"tau_p": 0.004, "q": 0.5})
     stats = TokenStats(
         logprob_N=torch.tensor([0.003, 0.003, 0.003, 0.5]).log(),

@@ -85,7 +85,7 @@ def test_distributions_against_float64(dtype: torch.dtype, spread: float) -> Non
     torch.testing.assert_close(found.entropy_T.double(), -(p * logp).nan_to_num(0.0).sum(1), **close)
     torch.testing.assert_close(entropy(logits, temperature), found.entropy_T, **close)
     torch.testing.assert_close(found.collision_T.double(), p.square().sum(1), **close)
-    assert torch.equal(collision(logits, temperature), entropy_and_collision(logits, temperature)[1])
+    assert torch.equal(entropy_and_collision(logits, temperature)[1], collision(logits, temperature))
     torch.testing.assert_close(found.top_logprob_TK.double(), logp.topk(5).values, **close)
     torch.testing.assert_close(found.top_logprob_TK.double(), logp.gather(1, found.top_id_TK), **close)
     ids, values = found.top_id_TK, found.top_logprob_TK

@@ -11,6 +11,7 @@ from pathlib import Path
 from stapo_results.store import write_json
 from stapo_training.methods import definition_of, methods
 from stapo_training.run.configuration import compose, in_full
+from stapo_training.run.preflight import check_attention
 
 _PLACE = ("size=mini", "hardware=cpu", "run.base=unused", "run.out=unused")
 
@@ -25,7 +26,9 @@ def check(method: str, overrides: Sequence[str]) -> int:
     os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
     warnings.filterwarnings("ignore")  # veRL's, of engines that are not installed
     chosen = [in_full(f"method={method}"), *overrides]
-    own = definition_of(compose([*chosen, *_PLACE]))
+    config = compose([*chosen, *_PLACE])
+    check_attention(config)
+    own = definition_of(config)
     known = methods().get(chosen[0].partition("=")[2])
     # which tokens make the quantile is open: each reading is held against its own calculation
     definition = own if known is None else known.definition.model_copy(update={"among": own.among})

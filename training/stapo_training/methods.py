@@ -31,15 +31,8 @@ SELECTORS = (
 PER_TOKEN_LOSSES = ("vanilla", "cispo")
 """veRL's policy losses in which a token's term depends on no other token."""
 _ACTOR = "actor_rollout_ref.actor."
-# statistics come from the logits, and no test has run a selector on parts of sequences
-_LOGITS: Needs = {
-    f"{_ACTOR}use_fused_kernels": (False,),
-    f"{_ACTOR}ulysses_sequence_parallel_size": (1,),
-    f"{_ACTOR}fsdp_config.ulysses_sequence_parallel_size": (1,),
-}
 _TOKEN_BY_TOKEN: Needs = {f"{_ACTOR}policy_loss.loss_mode": PER_TOKEN_LOSSES, f"{_ACTOR}entropy_coeff": (0,)}
 _OLD_PASS: Needs = {"algorithm.rollout_correction.bypass_mode": (False,)}
-_CURES = {f"{_ACTOR}use_fused_kernels": "actor_rollout_ref.model.use_fused_kernels=false"}
 _WEIGHTS = {2.0: "tis", "0.5_5.0": "icepop"}
 
 
@@ -120,10 +113,6 @@ class SelectorConfig(_Part):
         """Whether mini-batches after a step's first one need a forward pass for their statistics."""
         return self.selects and self.policy == "current"
 
-    @property
-    def needs(self) -> Needs:
-        return _LOGITS if self.selects else {}
-
 
 class AdvantageConfig(_Part):
     """`actor_rollout_ref.advantage` of the Hydra configuration: what becomes of the advantages before they are trained.
@@ -164,10 +153,10 @@ class ProxyConfig(_Part):
 
     @property
     def needs(self) -> Needs:
-        """Its loss, the old policy's logits, and no weights of the rollout correction: they have no place in it."""
+        """Its loss, the old-log-prob pass, and no weights of the rollout correction: they have no place in it."""
         own_loss: Needs = {f"{_ACTOR}policy_loss.loss_mode": ("lp_reg",)}
         weights: Needs = {"algorithm.rollout_correction.rollout_is": (None,)}
-        return own_loss | _LOGITS | weights | _OLD_PASS if self.min_p else {}
+        return own_loss | weights | _OLD_PASS if self.min_p else {}
 
 
 def validated(kind: type[P], config: Mapping[str, Any], where: str, next_step: str) -> P:
@@ -188,7 +177,7 @@ def validated(kind: type[P], config: Mapping[str, Any], where: str, next_step: s
         ) from None
 
 
-def require(config: Mapping[str, Any], what: str, needs: Needs, cures: Mapping[str, str] = _CURES) -> None:
+def require(config: Mapping[str, Any], what: str, needs: Needs) -> None:
     """Check what `what` needs of a configuration, or of those of its top parts that are given.
 
     Raises:
@@ -202,21 +191,18 @@ def require(config: Mapping[str, Any], what: str, needs: Needs, cures: Mapping[s
                 f"this value of {key} is not supported with {what}",
                 found=found,
                 expected=" | ".join(map(str, allowed)),
-                next_step=f"set {cures.get(key, f'{key}={first}')}",
+                next_step=f"set {key}={first}",
             )
 
 
-def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfig:
-    """The validated `actor_rollout_ref.selector`; `actor`, when given, is `actor_rollout_ref.actor`.
+def selector_from(config: Mapping[str, Any]) -> SelectorConfig:
+    """The validated `actor_rollout_ref.selector`.
 
     Raises:
         BadInput: naming the key, the value found and what is allowed.
     """
     where = "actor_rollout_ref.selector"
-    selector = validated(SelectorConfig, config, where, "choose a method=... overlay or correct the override")
-    if actor is not None:
-        require({"actor_rollout_ref": {"actor": actor}}, f"selector.name={selector.name}", selector.needs)
-    return selector
+    return validated(SelectorConfig, config, where, "choose a method=... overlay or correct the override")
 
 
 def advantage_from(config: Any, algorithm: Any = None) -> AdvantageConfig:
@@ -280,11 +266,6 @@ class Definition(AdvantageConfig, ProxyConfig):
     def within_micro_batch(self) -> bool:
         """Whether the method's published loss ranks the tokens of one micro-batch."""
         return self.loss in ("clip_cov", "kl_cov")
-
-    @property
-    def needs(self) -> Needs:
-        """What the method refuses is every other value of these keys."""
-        return SelectorConfig(name=self.selector, scope=self.scope).needs | super().needs
 
 
 class Method(_Part):

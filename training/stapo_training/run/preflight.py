@@ -118,7 +118,7 @@ class Preflight:
 def check_settings(config: Any) -> Checks:
     """The checks that need no machine, no data and no model."""
     a, checks = config.actor_rollout_ref, Checks()
-    checks.attempt("selector", selector_from, a.selector, a.actor)
+    checks.attempt("selector", selector_from, a.selector)
     checks.attempt("advantage", advantage_from, a, config.algorithm)
     checks.attempt("proxy", proxy_from, a, config.algorithm)
     checks.attempt("dynamic sampling", _check_groups, config)

@@ -65,20 +65,13 @@ def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
     return found_N
 
 
-def kept(
-    d: Definition, tokens: Tokens, advantage_N: torch.Tensor, part_N: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, candidates), bool (N,), by the policy of logprob_N and entropy_N.
-
-    part_N: the number of each token's part, of which each has its own quantile; None: those of the method's scope.
-    """
-    if part_N is None and d.scope == "response":
-        part_N = tokens.sequence_N.numpy()
-    if part_N is not None:
-        both = np.zeros((2, len(tokens.entropy_N)), bool)
+def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, candidates), bool (N,), by the policy of logprob_N and entropy_N."""
+    if d.scope == "response":
+        both, sequence_N = np.zeros((2, len(tokens.entropy_N)), bool), tokens.sequence_N.numpy()
         d = d.model_copy(update={"scope": "mini_batch"})
-        for part in np.unique(part_N):
-            both[:, part_N == part] = kept(d, tokens.take(part_N == part), advantage_N[part_N == part])
+        for own_N in (sequence_N == s for s in np.unique(sequence_N)):
+            both[:, own_N] = kept(d, tokens.take(own_N), advantage_N[own_N])
         return both[0], both[1]
     p, h = np.exp(tokens.logprob_N.detach().double().numpy()), tokens.entropy_N
     every = np.ones(len(p), bool)

@@ -53,8 +53,8 @@ class TokenStats:
 
     def take(self, index: torch.Tensor | slice) -> TokenStats:
         """The statistics of some of the tokens, in memory of their own where `index` is a tensor."""
-        every = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TokenStats(**{name: None if v is None else v[index] for name, v in every.items()})
+        some = {f.name: v[index] for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        return TokenStats(**some)
 
 
 def entropy(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
@@ -63,19 +63,17 @@ def entropy(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) 
     Also under autocast, whose matrix products are of lower precision: none is used. In chunks, so that no float32 copy
     of all logits exists. A logit of -inf is a probability of 0. temperature_N divides the logits (None: 1).
     """
-    return _moments(logits_NV, temperature_N, entropy_too=True, collision_too=False)[0]
+    return _moments(logits_NV, temperature_N, collision_too=False)[0]
 
 
 def collision(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
     """The sums of squared probabilities (N,), float32, in chunks as `entropy`."""
-    return _moments(logits_NV, temperature_N, entropy_too=False, collision_too=True)[1]
+    return _moments(logits_NV, temperature_N, entropy_too=False)[1]
 
 
-def entropy_and_collision(
-    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both of one reading of the logits: a sixth more time than one."""
-    return _moments(logits_NV, temperature_N, entropy_too=True, collision_too=True)
+def entropy_and_collision(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
+    """Both, (2, N), of one reading of the logits: a sixth more time than one."""
+    return _moments(logits_NV, temperature_N)
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,11 @@ def token_distribution(
     top = logprob_TV.topk(k, -1)
     by_id = top.indices.sort(-1)  # equal ones in the order of their ids
     by_size = top.values.gather(-1, by_id.indices).sort(dim=-1, descending=True, stable=True)
+    entropy_T, collision_T = entropy_and_collision(z)
     return TokenDistribution(
         logprob_TV.gather(-1, chosen_T.unsqueeze(-1)).squeeze(-1),
-        *entropy_and_collision(z),
+        entropy_T,
+        collision_T,
         by_id.values.gather(-1, by_size.indices),
         by_size.values,
     )
@@ -127,11 +127,11 @@ def proxy_logprob(
 
 
 def _moments(
-    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None, *, entropy_too: bool, collision_too: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Entropy and collision; one that is not asked for is not set."""
+    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None, entropy_too: bool = True, collision_too: bool = True
+) -> torch.Tensor:
+    """Entropy and collision (2, N); one that is not asked for is not set."""
     rows, vocabulary = logits_NV.shape
-    entropy_N, collision_N = torch.empty(2, rows, dtype=torch.float32, device=logits_NV.device)
+    found_2N = torch.empty(2, rows, dtype=torch.float32, device=logits_NV.device)
     size = max(1, _CHUNK.get(logits_NV.device.type, 2**25) // vocabulary)
     with torch.autocast(logits_NV.device.type, enabled=False):  # it would take the dot in bfloat16
         for first in range(0, rows, size):
@@ -143,10 +143,10 @@ def _moments(
             e = y.exp()
             z = e.sum(-1)
             if collision_too:
-                collision_N[part] = torch.linalg.vecdot(e, e) / (z * z)
+                found_2N[1, part] = torch.linalg.vecdot(e, e) / (z * z)
             if entropy_too:
-                entropy_N[part] = z.log() - e.mul_(y).sum(-1) / z
-    return entropy_N, collision_N
+                found_2N[0, part] = z.log() - e.mul_(y).sum(-1) / z
+    return found_2N
 
 
 def spans(starts_B: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:

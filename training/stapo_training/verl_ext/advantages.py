@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,10 +15,9 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import masked_mean
 
 from stapo_training.methods import AdvantageConfig, ProxyConfig
+from stapo_training.selection.selectors import Pool, alone
 from stapo_training.verl_ext.mini_batch import Batch, set_values
 
-Pool = Callable[[torch.Tensor], torch.Tensor]
-"""A rank's values -> those of all ranks."""
 PROXY = "proxy_log_probs"
 """The field of the responses' log-probabilities among the tokens that min-p keeps; -inf where Lp-Reg leaves a token."""
 
@@ -38,7 +37,7 @@ def amplified_advantage(
     amplify: float,
     rarest: float,
     target_entropy: float,
-    pool: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
+    pool: Pool = alone,
 ) -> torch.Tensor:
     """`amplify` x A for the ceil(`rarest` x tokens) with A > 0 of the lowest old probability, A for all others: (N,).
 
@@ -65,9 +64,7 @@ def isolated_advantages(
     return advantage_N * low_N, advantage_N * ~low_N
 
 
-def lowest_of_wrong(
-    old_logprob_N: torch.Tensor, advantage_N: torch.Tensor, share: float, pool: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
+def lowest_of_wrong(old_logprob_N: torch.Tensor, advantage_N: torch.Tensor, share: float, pool: Pool) -> torch.Tensor:
     """The tokens (N,) with A < 0 that are among the `share` of them with the lowest old probability; ties all count.
 
     Lp-Reg (Huang et al. 2025, 2510.03222): those it may regularise. As in its code, where the share is less than two

@@ -12,7 +12,7 @@ from verl.utils.device import get_device_id
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from stapo_training.methods import SelectorConfig
-from stapo_training.selection.token_stats import response_positions
+from stapo_training.selection.token_stats import entropy, response_positions
 from stapo_training.token_log.rows import Part
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext import attention, token_log_part
@@ -59,23 +59,20 @@ class SelectingEngine(_VeRLEngine):
     ) -> dict:
         """veRL's outputs; entropies without gradient are ours, in float32; a recorder sees what passes."""
         wanted = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
-        fused = bool(tu.get_non_tensor_data(data=micro_batch, key="use_fused_kernels", default=False))
-        ours = wanted and not fused and not torch.is_grad_enabled()
+        ours = wanted and not torch.is_grad_enabled()
         if ours:
             micro_batch = micro_batch.copy()
             tu.assign_non_tensor(micro_batch, calculate_entropy=False)
         result = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         offsets = micro_batch["input_ids"].offsets()
-        sharded = self.use_ulysses_sp
-        unsharded = partial(self._gather_and_unpad_packed, pad_size=output_args["pad_size"]) if sharded else None
-        packed = partial(PackedLogits, output.logits, output_args, offsets, gather=unsharded)
+        packed = partial(PackedLogits, output.logits, output_args, offsets)
         if ours and self.min_p:
             response = micro_batch["response_mask"].offsets()
             here = packed(response_positions(offsets, response), micro_batch["responses"].values())
             result[PROXY] = torch.nested.nested_tensor_from_jagged(here.proxy_logprob(self.min_p), response)
         if ours:
             every = torch.arange(int(offsets[-1]), device=offsets.device)
-            flat = packed(every, every).entropy()
+            flat = packed(every, every).measured(entropy)
             result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
         if self._recorder is not None:
             at = response_positions(offsets, micro_batch["response_mask"].offsets())

@@ -36,7 +36,7 @@ def build(config: Any) -> SelectingTrainingWorker:
     worker = SelectingTrainingWorker(config=worker_config)
     worker.reset()
     worker.set_loss_fn(partial(ppo_loss, config=actor))
-    worker.engine.selector = selector_from(config.selector, config.actor)
+    worker.engine.selector = selector_from(config.selector)
     worker.advantage, worker.proxy = advantage_from(config), proxy_from(config)
     worker.engine.min_p = worker.proxy.min_p
     return worker

@@ -8,13 +8,7 @@ from typing import Any
 
 import torch
 
-from stapo_training.selection.token_stats import (
-    collision,
-    entropy,
-    entropy_and_collision,
-    proxy_logprob,
-    token_distribution,
-)
+from stapo_training.selection.token_stats import proxy_logprob, token_distribution
 
 _AT_A_TIME = 2**26
 """Logits that are read at a time: 128 MiB in bfloat16, 256 in float32."""
@@ -67,7 +61,6 @@ class PackedLogits:
         settings: the engine's output arguments: temperatures, which of the two forms it is.
         offsets: (B + 1,) where the sequences begin in the packed form.
         position_M, token_M: places in the packed form, and the tokens that were chosen there.
-        gather: with sequence parallelism each rank holds a slice: from the slice's numbers to all of them.
     """
 
     logits: torch.Tensor
@@ -75,26 +68,11 @@ class PackedLogits:
     offsets: torch.Tensor
     position_M: torch.Tensor
     token_M: torch.Tensor
-    gather: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     @torch.no_grad()
-    def entropy(self, chosen_M: torch.Tensor | None = None) -> torch.Tensor:
-        """The entropies at some of the positions (None: all), nats, float32."""
-        if self.gather is not None:
-            every = entropy(self.logits.squeeze(0), None if self._unit else self.settings["temperature_rmpad"])
-            return self.gather(every)[self._at(chosen_M)]
-        return torch.cat([entropy(*part) for part in self._parts(self._at(chosen_M))])
-
-    @torch.no_grad()
-    def entropy_and_collision(self, chosen_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`entropy`, and the sums of squared probabilities."""
-        parts = [entropy_and_collision(*part) for part in self._parts(self._at(chosen_M))]
-        return torch.cat([h for h, _ in parts]), torch.cat([c for _, c in parts])
-
-    @torch.no_grad()
-    def collision(self, chosen_M: torch.Tensor) -> torch.Tensor:
-        """The sums of squared probabilities."""
-        return torch.cat([collision(*part) for part in self._parts(self._at(chosen_M))])
+    def measured(self, what: Callable[..., torch.Tensor], chosen_M: torch.Tensor | None = None) -> torch.Tensor:
+        """`entropy`, `collision` or both of `token_stats` at some of the positions (None: all)."""
+        return torch.cat([what(*part) for part in self._parts(self._at(chosen_M))], -1)
 
     @torch.no_grad()
     def most_probable(self, chosen_M: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection.selectors import rare_in_correct
-from stapo_training.selection.token_stats import TokenStats, spans, token_keys
+from stapo_training.selection.token_stats import TokenStats, collision, entropy_and_collision, spans, token_keys
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext.logits import PackedLogits
 
@@ -108,9 +108,9 @@ class LogRecorder:
         every_M = self.tokens.response_N[index_M]
         at = index_M[every_M]
         if self._selected:
-            self.collision_N[at] = logits.collision(every_M)
+            self.collision_N[at] = logits.measured(collision, every_M)
         else:
-            self.passed.entropy_N[at], self.collision_N[at] = logits.entropy_and_collision(every_M)
+            self.passed.entropy_N[at], self.collision_N[at] = logits.measured(entropy_and_collision, every_M)
         wanted_M = self._logged(index_M)
         if wanted_M.any():
             at = index_M[wanted_M]

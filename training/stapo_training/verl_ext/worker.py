@@ -175,7 +175,7 @@ class StapoWorker(ActorRolloutRefWorker):
                     next_step="set actor.strategy=fsdp2, and leave VERL_ENGINE_DEVICE and VERL_ENGINE_VENDOR unset",
                 )
             actor = self.config.actor
-            self.actor.engine.selector = selector_from(self.config.selector, actor)
+            self.actor.engine.selector = selector_from(self.config.selector)
             self.actor.advantage, self.actor.proxy = advantage_from(self.config), proxy_from(self.config)
             self.actor.engine.min_p = self.actor.proxy.min_p
             self.actor.log_tokens(TokenLogConfig.model_validate(dict(self.config.token_log)), actor)
