@@ -1,8 +1,10 @@
 """Selectors against numbers worked out by hand, and the properties that no example shows."""
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_training.methods import SELECTORS, SelectorConfig, selector_from
 from stapo_training.selection.selectors import (
@@ -24,6 +27,8 @@ from stapo_training.selection.selectors import (
     top_entropy,
 )
 from stapo_training.selection.token_stats import TokenStats
+
+ROOT = Path(__file__).parents[1]
 
 
 def stats(p: list[float], h: list[float], a: list[float], r: list[int] | None = None, key=None) -> TokenStats:
@@ -89,6 +94,29 @@ def test_the_tokens_of_the_quantile_by_hand() -> None:
     assert all(v.candidate_N.tolist() == [True, True, False, False, False] for v in found.values())
     with pytest.raises(ValueError, match="right_N"):
         silence_spurious(stats(five, five, five), tau_p=0.002, q=0.5, among="right")
+
+
+def test_the_pages_effect_of_the_tokens_of_the_quantile() -> None:
+    """From bins, at their middles: rare are those below log10 p = -2.75, the edge under tau_p."""
+    log = token_log.read(ROOT / "results/records/miniature/train/stapo-s0")
+    assert log is not None
+    h = {name: log.histogram[name].to_numpy() for name in token_log.HISTOGRAM}
+    rare, middle = h["log10_p"] < np.searchsorted(token_log.LOG10_P_EDGES, -2.75), token_log.ENTROPY_EDGES + 0.0625
+    for first, last in ((1, 5), (6, 15), (16, 30)):
+        distances, moved, candidates = [], 0, 0
+        for step, number in itertools.product(range(first, last + 1), range(1, 5)):
+            here = rare & (h["step"] == step) & (h["mini_batch"] == number)
+            positive, both = (
+                np.repeat(middle[h["entropy"][at]], h["tokens"][at])
+                for at in (here & (h["sign"] > 0), here & (h["sign"] >= 0))
+            )
+            if len(positive):
+                one, other = np.quantile(positive, 0.75), np.quantile(both, 0.75)
+                distances.append(abs(one - other))
+                moved += ((positive < one) != (positive < other)).sum()
+                candidates += len(positive)
+        row = f"| {first} to {last} | {np.mean(distances):.2f} | {100 * moved / candidates:.1f} % |"
+        assert row in (ROOT / "docs/methods.md").read_text()
 
 
 def test_a_response_can_be_silenced_whole() -> None:
