@@ -50,11 +50,10 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
                 assert c.data.max_response_length == cost.setting("response_limit")
                 assert c.trainer.nnodes * c.trainer.n_gpus_per_node == machine.gpus
                 assert rollout.tensor_model_parallel_size == machine.tensor_parallel(size)
-                assert bool(actor.use_kl_loss) == (method in cost.WITH_REFERENCE)
                 assert c.actor_rollout_ref.model.enable_gradient_checkpointing
                 assert rollout.max_num_seqs == 256  # Sampling.places
                 selector = selector_from(c.actor_rollout_ref.selector)
-                assert selector.own_pass == (method in cost.SELECTING)
+                assert (selector.own_pass, actor.use_kl_loss) == cost.passes(method)
                 assert actor.ppo_mini_batch_size * 4 == c.data.train_batch_size  # whose first needs no pass
                 validation = len(c.run.validation_settings), c.trainer.test_freq, 30 * rollout.val_kwargs.n
                 assert validation == (Step.settings, Step.every, VALIDATION)
@@ -83,7 +82,14 @@ def test_a_training_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("method", "own_pass", "reference"),
-    [("stapo", 0.75, False), ("justrl", 0, False), ("entropy20", 0.75, False), ("grpo", 0, True)],
+    [
+        ("stapo", 0.75, False),
+        ("justrl", 0, False),
+        ("entropy20", 0.75, False),
+        ("grpo", 0, True),
+        ("stapo-random-q0.5", 0.75, False),
+        ("stapo-wrong", 0.75, False),
+    ],
 )
 def test_the_passes_of_a_method_on_64_cards(method: str, own_pass: float, reference: bool) -> None:
     found = cost.training(method, "qwen3-14b", MACHINES["64gpu"], 3000)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from stapo_repro import labels, paper
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
+from stapo_results.methods import methods
 from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import MINI, SMALL, has_base, is_miniature_size
@@ -29,8 +30,6 @@ STATE = 12  # bytes a parameter of a checkpoint: fp32 weights, AdamW's two fp32 
 EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
 LOGS_GIB = 3.0  # of a training of the paper: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
-WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
-SELECTING = (*labels.RARE_TOKEN_MASKS, "entropy20")  # methods with a forward pass of their own in 3 of 4 mini-batches
 KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
 DISK_GIB = {("train", SMALL): 4.0, ("train", MINI): 0.1}  # two checkpoints, export, token log
@@ -123,6 +122,13 @@ def on_cpu(known: Seconds, kind: str, method: str, size: str, steps: int = 1) ->
     return Estimate(hours, 0, disk, f"measured: median of {len(same)} recorded runs")
 
 
+def passes(method: str) -> tuple[bool, bool]:
+    """Whether a selection has a forward pass of its own, in 3 of 4 mini-batches, and the update asks a reference
+    model; another q or tau_p changes neither."""
+    definition = methods()[(paper.variant(method) or (method,))[0]].get("definition", {})
+    return "selector" in definition, "kl" in definition
+
+
 def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0) -> Estimate:
     """The training of one of the paper's models.
 
@@ -134,9 +140,9 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     most = min(-(-steps // setting("checkpoint_every")), (keep or KEPT) + 2)  # the best, and one being written
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
     sequences, lengths = setting("prompts") * setting("responses"), throughput.lengths_of(setting("response_limit"))
-    own, reference = 0.75 * (method in SELECTING), method in WITH_REFERENCE
+    own, reference = passes(method)
     parallel = machine.tensor_parallel(size)
-    step = Step(shape, sequences, lengths, reference=reference, own_pass=own, tensor_parallel=parallel)
+    step = Step(shape, sequences, lengths, reference=reference, own_pass=0.75 * own, tensor_parallel=parallel)
     seconds = step.seconds(CARDS[machine.card], machine.gpus)
     basis = f"formula, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
     return Estimate(seconds * steps / 3600, machine.gpus, disk, basis)
