@@ -15,6 +15,7 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 # A box command (also with its backslash doubled, as in text that was escaped twice), an escaped character, or a brace.
 _TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*)|\\.|(?P<open>\{)|(?P<close>\})", re.S)
 _BARE = re.compile(r"[^\s${}]{1,1000}")  # bounded: one box without braces may run into the next
+_HELD = re.compile(r"[\dA-Z\\]")  # by an answer without braces, but not by \\boxed in "with \\boxed as asked"
 _WHOLE_BOX = re.compile(r"\s*\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?")
 
 
@@ -40,13 +41,14 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], int]:
 
 
 def _outermost(text: str) -> tuple[list[tuple[int, int]], int]:
-    """`_boxes` without those inside another."""
+    """`_boxes` without those inside another, and without boxes that only name the command where one holds an answer."""
     found, unclosed = _boxes(text)
     outer: list[tuple[int, int]] = []
     for start, end in found:
         if not outer or start > outer[-1][1]:
             outer.append((start, end))
-    return outer, unclosed
+    full = [(i, end) for i, end in outer if (text[i:end].strip() if text[i - 1] == "{" else _HELD.search(text, i, end))]
+    return full or outer, unclosed
 
 
 def last_boxed(text: str) -> str | None:
@@ -94,8 +96,15 @@ def final_boxes(text: str) -> list[str]:
     return answers
 
 
-_ANSWER = re.compile(r"\banswer\b[\s*]{0,8}(?:is\b[\s*:]{0,8}|[:=][\s*]{0,8})([^\s*:][^\n]{0,499})", re.I)
-_SENTENCE_END = re.compile(r"\.\s+(?=[A-Z])")
+_ANSWER = re.compile(
+    r"(?:\banswer\b[\s*]{0,8}(?:is\b[\s*:]{0,8}|[:=][\s*]{0,8})|^#### (?=[-$\d.,/]{0,40}\d$))([^\s*:][^\n]{0,499})",
+    re.I | re.M,
+)
+# a sentence's end, a clause that says no more of the value, a token that ends a turn
+_LINE_END = re.compile(
+    r"\.\s+(?=[A-Z])|,\s+(?:which is the|so|as (?:required|desired|asked)|in total)\b|<\|\w+\|>|</?s>|<eos>"
+)
+_LAST_SIGNS = re.compile(r"(?:[\s*]|(?<!\.)\.)+$")
 _TAIL = 20_000  # characters of a response in which an answer line is looked for
 
 
@@ -104,8 +113,10 @@ def answer_line(text: str) -> str | None:
 
     For responses that were not asked for a box.
     """
-    found = _ANSWER.findall(text[-_TAIL:]) or [""]
-    return _SENTENCE_END.split(found[-1])[0].strip().strip("*").strip().rstrip(".").strip() or None
+    text, line = text[-_TAIL:], ""
+    while found := _ANSWER.findall(text):  # "Final Answer: The final answer is ..."
+        text = line = found[-1]
+    return _LAST_SIGNS.sub("", _LINE_END.split(line)[0]) or None
 
 
 def strip_boxes(text: str) -> str:
