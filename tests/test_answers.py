@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_results.answers import last_boxed, normalise_gold, strip_boxes
+from stapo_results.answers import answer_line, last_boxed, normalise_gold, strip_boxes
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,37 @@ from stapo_results.answers import last_boxed, normalise_gold, strip_boxes
         ("\\boxed{1,\n 2}", "1,\n 2"),
         (r"\boxed{4} so finally \boxed{12", None),
         (r"\boxed{12", None),
+        (r"\boxed{8}. I mark it with \boxed as asked.", "8"),
+        (r"\boxed{8} (in \boxed{}, as asked)", "8"),
+        (r"\boxed{A} or rather \boxed B", "B"),
         (r"\boxedanswer{4}", None),
         ("the answer is 4", None),
     ],
 )
 def test_last_boxed(text: str, answer: str | None) -> None:
     assert last_boxed(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 5.", "5"),
+        ("Final Answer: The final answer is $[1,4)$. I hope it is correct.", "$[1,4)$"),
+        ("**Final Answer**: The answer is 12", "12"),
+        ("The answer is **31**.", "31"),
+        ("The answer is 0.6... of it", "0.6... of it"),
+        ("The answer is 0.66...", "0.66..."),
+        ("Answer: 19<|im_end|>", "19"),
+        ("Answer: 19</s>", "19"),
+        ("The answer is 64, which is the total.", "64"),
+        ("The answer is 64, which is too large.", "64, which is too large"),
+        ("So 8 of them.\n#### 64", "64"),
+        ("The answer is 6.\n#### 3. Check", "6"),
+        ("No line of it", None),
+    ],
+)
+def test_answer_line(text: str, answer: str | None) -> None:
+    assert answer_line(text) == answer
 
 
 @given(st.text(alphabet="ab1{}\\ $,"))

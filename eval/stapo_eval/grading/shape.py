@@ -119,7 +119,7 @@ def items(text: str, *, merge: bool = True) -> Items:
 
 def _plus_and_minus(text: str) -> list[str]:
     """The variants of an item with plus-minus signs."""
-    pieces = re.split(r"\\pm(?![A-Za-z])", text)
+    pieces = re.split(r"\\pm(?![A-Za-z])" if r"\pm" in text else r"\\mp(?![A-Za-z])", text)
     if len(pieces) > 4:
         return [text]
     return ["".join(map("".join, zip(pieces, (*c, ""), strict=True))) for c in product("+-", repeat=len(pieces) - 1)]
@@ -143,7 +143,7 @@ def _bare(text: str) -> str:
 
 
 def _same(gold: str, answer: str, terms: Terms, merge_gold: bool = True, merge_answer: bool = True) -> bool:
-    gold, answer = _exact_part(gold.strip()), _exact_part(answer.strip())
+    gold, answer = (_built(_exact_part(x.strip())) for x in (gold, answer))
     if not answer or not gold:
         return False
     if _bare(gold) == _bare(answer):
@@ -207,7 +207,7 @@ def _matrices(golds: list[list[str]], answers: list[list[str]], gold: str, answe
     return _each(cells[0] or _parts(gold), cells[1] or _parts(answer), terms)
 
 
-_OWNER = re.compile(r'^\s*"[A-Z][a-z]+"\s*:')  # Ann: 7, Paul: 14
+_OWNER = re.compile(r'^\s*"[A-Z][a-z]+"\s*:|^\s*([a-z])\s*:')  # Ann: 7, Paul: 14; x: 7, y: 14
 
 
 def _lists(gold: str, answer: str, g: Items, a: Items, terms: Terms) -> bool:
@@ -215,8 +215,8 @@ def _lists(gold: str, answer: str, g: Items, a: Items, terms: Terms) -> bool:
     if max(len(golds), len(answers)) > _MOST_ITEMS:
         return False
     if len(golds) > 1:
-        answers = [_OWNER.sub("", x) for x in answers]
-    unions = _union_of_ranges(g), _union_of_ranges(a)
+        answers = [_OWNER.sub(lambda m: m[1] + "=" if m[1] else "", x) for x in answers]
+    unions = _one_range(g, a), _one_range(a, g)
     if any(unions):
         return _same(unions[0] or gold, unions[1] or answer, terms)
     if g.braces != a.braces and r"\emptyset" in map(_bare, (*golds, *answers)):
@@ -284,11 +284,44 @@ def _range(text: str) -> tuple[str, str] | None:
     return (name, f"{left}{sides[0]},{sides[2]}{right}") if _VARIABLE.fullmatch(name) else None
 
 
-def _union_of_ranges(listed: Items) -> str:
-    """Ranges of one variable between which there is "or" as a union; "" for other lists."""
-    ranges = [r for r in map(_range, listed.members) if r]
-    alike = len(ranges) == len(listed.members) and len({name for name, _ in ranges}) == 1
-    return r"\cup ".join(r for _, r in ranges) if alike and set(listed.signs) == {OR} else ""
+def _one_range(listed: Items, other: Items) -> str:
+    """Ranges and values of one variable between which there is "or" as a union; else "".
+
+    Beside a union "x < 1, x > 2" is one too, beside another single text it is what both leave of the line.
+    """
+    cuts, ranges = list(map(_cut, listed.members)), list(map(_range, listed.members))
+    if any(ranges):  # x < 1 or x = 2
+        ranges = [r or (s == ["="] and (_bare(x[0]), rf"\{{{x[1]}\}}")) for r, (x, s) in zip(ranges, cuts, strict=True)]
+    if not all(ranges) or len({name for name, _ in ranges}) != 1:
+        return ""
+    texts = [text for _, text in ranges]
+    union = r"\cup ".join(texts)
+    if set(listed.signs) == {OR} or len(texts) != 2 or len(other.members) != 1 or OR in listed.signs:
+        return union if set(listed.signs) == {OR} else texts[0] if len(texts) == 1 else ""
+    above, below = sorted(texts, key=lambda x: x.startswith(r"(-\infty"))
+    if not above.endswith(r"\infty )") or not below.startswith(r"(-\infty"):
+        return ""
+    return (
+        union
+        if _UNION.search(other.members[0]) and AND not in listed.signs
+        else f"{above[0]}{_parts(above)[0]},{_parts(below)[1]}{below[-1]}"
+    )
+
+
+_BUILT = re.compile(
+    rf"(?:[A-Z]\s*(?:\\c[au]p\s*[A-Z]\s*)?=)?\s*\\\{{\s*({library.LETTER})\s*(?:\\in\s*\\mathbb\s*\{{\s*R\s*\}}\s*)?"
+    r"(?:[|:]|\\(?:mid|vert|colon)(?![A-Za-z]))(.*)\\\}",
+    re.S,
+)
+
+
+def _built(text: str) -> str:
+    r"""The range that is \{x | 1 < x < 2\}; the set of another condition with one sign for "such that"."""
+    if not (m := _BUILT.fullmatch(text)):
+        return text
+    listed = items(m[2])
+    named = {name for name, _ in filter(None, map(_range, listed.members))} == {m[1].strip()}
+    return (_one_range(listed, listed) if named else "") or rf"\{{{m[1]}|{m[2]}\}}"
 
 
 # what does not count in a name: words, indices, the number that it is a function of, the sign of an inverse, a star
@@ -299,6 +332,7 @@ _NAMING = re.compile(
     rf"(?:{library.LETTER}|\\(?:#|(?:dot|ddot|hat|bar|vec|overline|angle|triangle|frac|min|max)(?![A-Za-z]))"
     r"|[-+*/:()\[\],{}'\s|.])*"
 )
+_COMPUTED = re.compile(r"\s*\\(?:(?:lim|sum|prod|i{0,2}int|oint|det)(?![A-Za-z])|begin\{v)")
 _SIGNED = re.compile(r"-|\|(?:[a-z]|\\[a-z]+)\|$")  # -x, |x|: not x itself
 _MARK = re.compile(r"(?<=[pqxyPQXY])\s*\^\s*\{?\s*[sdSD]\s*\}?")  # of supply and demand
 _LABEL_WORDS = """
@@ -312,6 +346,8 @@ def _is_name(side: str) -> bool:
     """Whether the left side of an equation only says what the right side is: no number, function, modulus, minus x."""
     words = re.findall(r"[^\W\d_]+", " ".join(re.findall(r'"([^"]*)"', side)))
     name = _bare(side)
+    if _COMPUTED.match(side):
+        return True
     named = name not in ("e", "i", "") and not _SIGNED.match(name) and _NAMING.fullmatch(_INDEX.sub(" ", side))
     return bool(named) and not any(w.lower() in QUALIFIERS for w in words)
 

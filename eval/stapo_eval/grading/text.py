@@ -35,7 +35,7 @@ _CHARACTERS: tuple[tuple[str, str], ...] = (
     ("\u00b1", r" \pm "),
     ("\u2213", r" \mp "),
     ("\u00b0\u02da\u00ba", r"^\circ "),
-    ("\u2032\u2019\u02b9", "'"),
+    ("\u2032\u2018\u2019\u02b9", "'"),
     ("\u3001\uff0c\u060c", ","),
     ("\uff1b", ";"),
     ("\uff1a\u2236", ":"),
@@ -86,10 +86,14 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (_SPACES, " "),
     (r"\\(?:[dtcsx]|nice)frac(?![A-Za-z])", r"\\frac"),
     (r"\\(?:d|t)binom(?![A-Za-z])", r"\\binom"),
-    (r"\^\s*(?:\{\s*)?\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])", r"\\deg "),
+    (
+        r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)(?![A-Za-z]))|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])",
+        r"\\deg ",
+    ),
     (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
     (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
-    (r"\\neq(?![A-Za-z])", r"\\ne "),
+    (r"\\neqq?(?![A-Za-z])", r"\\ne "),
+    (r"\\overrightarrow(?![A-Za-z])", r"\\vec"),
     (r"\\[lcd]?dots[a-z]?(?![A-Za-z])|\.(?:\s?\.)+", "..."),  # digits or items that go on
     (_TIME_OF_DAY, lambda m: f"{m[1]} {m[2].lower()}m"),
     (_RESIDUE, r" \\mod \1"),
@@ -97,7 +101,7 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 _LATEX = [(re.compile(pattern), to) for pattern, to in _REWRITES]  # in this order
 _QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
-_MARKDOWN = re.compile(r"(\*\*|`)([^*`]+)\1")
+_MARKDOWN = re.compile(r"""(\*\*|[`'"\u201c])([^*`'"\u201c\u201d]+)(?:\1|\u201d)|<answer>([^<>]*)</answer>""")
 _MONEY = re.compile(r"\$(?=\s*[\d.])")
 # a backslash that was escaped twice; beside a \begin of one backslash two are a line break
 _DOUBLED = re.compile(r"(?<!\\)\\\\(?=[A-Za-z]{2}|[{}()\[\]%,;:!]|\\\\)(\\\\)?")
@@ -138,7 +142,7 @@ def clean(text: str) -> str:
         text = _DOUBLED.sub(lambda m: m[1] or "\\", text)
     text = strip_boxes(text)
     if m := _MARKDOWN.fullmatch(text):
-        text = m[2]
+        text = m[2] or m[3]
     text = _row_of_equations(_dollars(text))
     for pattern, to in _LATEX:
         text = pattern.sub(to, text)
@@ -242,7 +246,7 @@ _FUNCTIONS = (
 # letters side by side that are a word and no product; of four letters or more all are
 _SHORT_WORDS = """
     cm mm km ft kg mg lb lbs mi hr hrs min mins sec secs ms rad mph kmh mL ml Hz eV keV MeV GeV nm pm am kPa Pa kJ kW AU
-    pc kpc Mpc yr yrs oz yd usd USD no yes odd pct day the red not all is sq for any one two six ten th st nd rd
+    pc kpc Mpc yr yrs oz yd usd USD no yes odd pct day the red not all is sq for any per one two six ten th st nd rd
     The So so of are get set
 """
 GREEK, FUNCTIONS = frozenset(_GREEK.split()), tuple(_FUNCTIONS.split())
@@ -273,7 +277,7 @@ _BEFORE_WORDS = [
         (r"\\(?:mathbf|boldsymbol|bm|mathit|mathcal|mathscr|mathfrak|pmb)\s*\{([^{}]*)\}|\b(?:np|math)\.", r"\1"),
         (r"\\begin\s*\{array\}\s*\{[lcr| ]*\}", r"\\begin{matrix}"),
         (r"\\(begin|end)\s*\{(?:([pbBvV])?(?:small)?matrix|array)\}", r"\\\1{\2" + "\ue003}"),
-        (r"\^\s*(?:\{\s*)?\\prime\s*\}?", "'"),
+        (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'"),
         (r"\{?([^{}]{1,80})\\choose(?![A-Za-z])([^{}]{1,80})\}?", r"\\binom{\1}{\2}"),
         (r"(?<=[])])\s*U\s*(?=[(\[])", r"\\cup "),
         (rf"\{{({_BRACED})\\over(?![A-Za-z])({_BRACED})\}}", r"\\frac{\1}{\2}"),
@@ -306,7 +310,6 @@ _AFTER_WORDS = [
         (r'^"(?:negative|minus)"\s*(?=[\d.])', "-"),
         (r'^"(?:no (?:real )?solutions?|none|empty set)"$', r"\\emptyset "),
         (r'^(?:"all real(?: numbers?)?s?"\s*[a-z]?|"real numbers?"|\\mathbb\s*\{R\})$', r"(-\\infty ,\\infty )"),
-        (r'^"infinity"$', r"\\infty "),
     )
 ]
 
@@ -314,6 +317,8 @@ _AFTER_WORDS = [
 def _word(word: str, always: bool) -> str:
     if word in ("and", "or"):
         return AND if word == "and" else OR
+    if word in ("infinity", "Infinity", "inf"):
+        return r"\infty "
     if word in _COMMANDS or word in ("sqrt", "frac"):
         return f"\\{word} "
     return f'"{word}"' if always or len(word) > 3 or word in _SHORT or not word.isascii() else word

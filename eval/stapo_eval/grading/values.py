@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from stapo_eval.grading import library
@@ -68,19 +68,38 @@ def _said(text: str) -> list[str]:
     return [x.lower() if len(x) > 1 else x for x in found]
 
 
+_LETTERS = re.compile(r"(.*[\d}])\s*([A-Za-z]\s*(?:/\s*[A-Za-z]\s*(?:\^\s*\{?\s*\d\s*\}?)?)?)")
+_DEGREES = parse_unit("degree")
+
+
+def _lettered(value: Value, other: Unit | None) -> Value:
+    """A number with letters behind it, beside a unit of the same dimensions: 5 h beside 5 hours."""
+    m = _LETTERS.fullmatch(value.text) if other and not value.unit and not value.percent else None
+    unit = parse_unit(re.sub(r"[{}\s]", "", m[2])) if m else None
+    same = m and unit and unit.dimensions == other.dimensions
+    return replace(value, text=m[1], unit=unit) if same else value
+
+
 def same_value(gold: str, answer: str, terms: Terms) -> bool:
     """Whether a single value is the gold, by size, unit and words; both are texts as `marked` makes them."""
     based = [m and m.groups() for m in (_BASE.fullmatch(gold), _BASE.fullmatch(answer))]
     if any(based):
         return based[0] == based[1]
     g, a = measured(gold), measured(answer)
-    texts = [re.sub(r'"([A-Za-z])"', r"\1", x.text) for x in (g, a)]
-    if g.words or a.words or '"' in "".join(texts):
-        return _said(gold) == _said(answer)
     percent = g.percent or "%" in terms.unit or "percent" in terms.unit
     unit = g.unit
     if not unit and terms.unit and not percent:
         unit = parse_unit(re.sub(r'\\deg|["{}]', "", marked(terms.unit)))
+    g, a = _lettered(g, a.unit), _lettered(a, unit)
+    unit = unit or g.unit
+    texts = [re.sub(r'"([A-Za-z])"', r"\1", x.text) for x in (g, a)]
+    if g.words or a.words or '"' in "".join(texts):
+        return _said(gold) == _said(answer)
+    if not re.search(r"\\pi|sin|cos|tan|cot|sec|csc", "".join(texts)):
+        texts = [x.replace(r"\deg", "") for x in texts]
+    for i, (x, y) in enumerate(((g, a), (a, g))):  # degrees beside a multiple of pi
+        if x.unit == _DEGREES and not y.unit and r"\pi" in y.text:
+            texts[i] = rf"({texts[i]})\cdot \frac{{\pi }}{{180}}"
     if (a.unit and g.percent) or (g.unit and a.percent) or (unit and a.unit and not unit.agrees(a.unit)):
         return False
     sizes = unit and a.unit and not unit.is_any and not a.unit.is_any
