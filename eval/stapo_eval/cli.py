@@ -82,7 +82,7 @@ def grade(
         all_presets: Grade by every preset and show where they differ; --output is then JSON with each response on
             which two do.
         verdicts: With --all-presets: other graders' JSONL on the same responses, with the fields id, grader and rule.
-        answer_line: Without a box, take what follows "Answer:" or "The answer is".
+        answer_line: Without a box, take what follows "Answer:", "The answer is" or "#### ".
         max_tokens: Number of tokens of each response that are graded, counted by --tokenizer; if 0, all.
         tokenizer: Folder with the tokenizer.json that --max-tokens counts by: the model's.
         seconds: CPU time that one answer may take; its wall time may be sixty times that.
