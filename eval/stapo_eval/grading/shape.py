@@ -287,25 +287,27 @@ def _range(text: str) -> tuple[str, str] | None:
 def _one_range(listed: Items, other: Items) -> str:
     """Ranges and values of one variable between which there is "or" as a union; else "".
 
-    Beside a union "x < 1, x > 2" is one too, beside another single text it is what both leave of the line.
+    Beside a union "x < 1, x > 2" is one too; beside another single text two bounds are the range between them.
     """
-    cuts, ranges = list(map(_cut, listed.members)), list(map(_range, listed.members))
-    if any(ranges):  # x < 1 or x = 2
-        ranges = [r or (s == ["="] and (_bare(x[0]), rf"\{{{x[1]}\}}")) for r, (x, s) in zip(ranges, cuts, strict=True)]
-    if not all(ranges) or len({name for name, _ in ranges}) != 1:
+    found = [r for r in map(_range_or_value, listed.members) if r]
+    texts, signs = [text for _, text in found], set(listed.signs)
+    if len(found) < len(listed.members) or len({name for name, _ in found}) > 1 or not any(map(_range, listed.members)):
         return ""
-    texts = [text for _, text in ranges]
-    union = r"\cup ".join(texts)
-    if set(listed.signs) == {OR} or len(texts) != 2 or len(other.members) != 1 or OR in listed.signs:
-        return union if set(listed.signs) == {OR} else texts[0] if len(texts) == 1 else ""
+    if signs == {OR}:
+        return r"\cup ".join(texts)
+    if len(texts) != 2 or len(other.members) != 1 or OR in signs:
+        return ""
     above, below = sorted(texts, key=lambda x: x.startswith(r"(-\infty"))
     if not above.endswith(r"\infty )") or not below.startswith(r"(-\infty"):
         return ""
-    return (
-        union
-        if _UNION.search(other.members[0]) and AND not in listed.signs
-        else f"{above[0]}{_parts(above)[0]},{_parts(below)[1]}{below[-1]}"
-    )
+    if _UNION.search(other.members[0]):
+        return rf"{below}\cup {above}" if AND not in signs else ""
+    return f"{above[0]}{_parts(above)[0]},{_parts(below)[1]}{below[-1]}"
+
+
+def _range_or_value(text: str) -> tuple[str, str] | None:
+    sides, signs = _cut(text)
+    return (_bare(sides[0]), rf"\{{{sides[1]}\}}") if signs == ["="] else _range(text)
 
 
 _BUILT = re.compile(
@@ -320,8 +322,9 @@ def _built(text: str) -> str:
     if not (m := _BUILT.fullmatch(text)):
         return text
     listed = items(m[2])
-    named = {name for name, _ in filter(None, map(_range, listed.members))} == {m[1].strip()}
-    return (_one_range(listed, listed) if named else "") or rf"\{{{m[1]}|{m[2]}\}}"
+    spans = [r for r in map(_range, listed.members) if r and r[0] == m[1].strip()]
+    alone = spans[0][1] if len(spans) == len(listed.members) == 1 else ""
+    return alone or (_one_range(listed, Items(("",), False, ())) if spans else "") or rf"\{{{m[1]}|{m[2]}\}}"
 
 
 # what does not count in a name: words, indices, the number that it is a function of, the sign of an inverse, a star

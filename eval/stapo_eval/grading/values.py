@@ -74,10 +74,11 @@ _DEGREES = parse_unit("degree")
 
 def _lettered(value: Value, other: Unit | None) -> Value:
     """A number with letters behind it, beside a unit of the same dimensions: 5 h beside 5 hours."""
-    m = _LETTERS.fullmatch(value.text) if other and not value.unit and not value.percent else None
-    unit = parse_unit(re.sub(r"[{}\s]", "", m[2])) if m else None
-    same = m and unit and unit.dimensions == other.dimensions
-    return replace(value, text=m[1], unit=unit) if same else value
+    m = _LETTERS.fullmatch(value.text)
+    if not m or not other or value.unit or value.percent:
+        return value
+    unit = parse_unit(re.sub(r"[{}\s]", "", m[2]))
+    return replace(value, text=m[1], unit=unit) if unit and unit.dimensions == other.dimensions else value
 
 
 def same_value(gold: str, answer: str, terms: Terms) -> bool:
