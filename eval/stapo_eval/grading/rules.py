@@ -26,15 +26,16 @@ _LONGEST = 2000  # characters of an answer that is read
 
 
 _BEFORE_BOX = re.compile(r"(?:(?<![A-Za-z\\])[A-Za-z]{2,}|\\in|(?<![<>!])=|[:,])[\s${\\]*[(\[]?\s*$")
-_BEHIND_BOX = re.compile(r"(?:[\s$.}]|\\+[)\]])*")
+_BEHIND_BOX = re.compile(r"(?:[^\d=<>\\]|\\+(?:[)\]]|text))*")  # no more than a unit
 
 
 def _sought(gold: Gold) -> Gold:
-    """What a gold's boxes hold where it is a sentence that ends in them; any other gold as it is."""
+    """What a gold's boxes hold, and the unit behind them, where it is a sentence; any other gold as it is."""
     if not isinstance(gold, str) or not (boxes := final_boxes(gold)):
         return gold
     before, behind = gold.partition("\\boxed")[0], gold.rpartition(boxes[-1])[2]
-    return ", ".join(boxes) if _BEFORE_BOX.search(before) and _BEHIND_BOX.fullmatch(behind) else gold
+    found = _BEFORE_BOX.search(before) and _BEHIND_BOX.fullmatch(behind)
+    return f"{', '.join(boxes)} {behind.lstrip('}')}" if found else gold
 
 
 def in_one(gold: Gold) -> str:

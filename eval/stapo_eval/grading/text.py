@@ -247,7 +247,7 @@ _FUNCTIONS = (
 _SHORT_WORDS = """
     cm mm km ft kg mg lb lbs mi hr hrs min mins sec secs ms rad mph kmh mL ml Hz eV keV MeV GeV nm pm am kPa Pa kJ kW AU
     pc kpc Mpc yr yrs oz yd usd USD no yes odd pct day the red not all is sq for any per one two six ten th st nd rd
-    The So so of are get set
+    The So so of to our are get set
 """
 GREEK, FUNCTIONS = frozenset(_GREEK.split()), tuple(_FUNCTIONS.split())
 _COMMANDS, _SHORT = {*GREEK, *FUNCTIONS, "pi"}, frozenset(_SHORT_WORDS.split())
@@ -264,12 +264,13 @@ _LEADING = r"""
     this we there our here follows that gives yields get have obtain find conclude must be need(?:ed)? condition
     solutions? set range domain interval inequality required desired requested correct maximum minimum smallest
     largest greatest possible results? total number of ways area volume perimeter length width height radius
-    distance time speed cost price age sum product probability point equation [^\W\d_](?=\ \w)
+    distance time speed cost price age sum product probability point equation exactly satisf(?:y|ies) holds consequently
+    conclusion conclude one\ gets which means implies parameter [^\W\d_](?=\ \w)
 """
 _LED = "|".join(_LEADING.replace("\\ ", "\ue006").split()).replace("\ue006", " ")
 # "the value of" x, where x = 5 or a relation follows
 _LED_OF = r'(?<=of" )(?:\\?[A-Za-z]+\s*=\s*(?=.*[<>=]|.*\\(?:le|ge|ne|in)(?![A-Za-z]))|(?=\\?[A-Za-z]+\s*=))'
-_LEAD = rf'^(?:(?:(?:It|We)\s+(?="))?"(?:(?:{_LED})\b\s*)+"\s*,?\s*)+(?:(?<!of")(?<!of" )|{_LED_OF}):?(?=.)'
+_LEAD = rf'^(?:(?:(?:It|We|In|Our)\s+(?="))?"(?:(?:{_LED})\b\s*)+"\s*,?\s*)+(?:(?<!of")(?<!of" )|{_LED_OF}):?(?=.)'
 _BRACED = r"(?:[^{}=<>,]|\{[^{}]*\}){1,80}"
 _BEFORE_WORDS = [
     (re.compile(pattern), to)
