@@ -164,8 +164,9 @@ def part(step: int = 3, most: int = 9) -> token_rows.Part:
     return token_rows.logged(replace(two_sequences(), step=step), "full", (), most)
 
 
-def put(run: Path, step: int, largest_gib: float = math.inf) -> None:
-    write_step(run / "token_log", step, [part(step)], HEADER, most_rows=9, largest_gib=largest_gib)
+def put(run: Path, step: int, largest_gib: float = math.inf, **before: int) -> int:
+    folder = run / "token_log"
+    return write_step(folder, step, [part(step)], HEADER, most_rows=9, largest_gib=largest_gib, **before)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -193,6 +194,15 @@ def test_a_log_beyond_its_size_goes_on_with_counts(tmp_path: Path) -> None:
     before = {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")}
     put(tmp_path, 2, most)
     assert {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")} == before
+
+
+def test_the_bytes_of_a_log_are_carried_on_and_not_asked_of_the_disk(tmp_path: Path) -> None:
+    total = put(tmp_path, 2, before=put(tmp_path, 1))
+    assert total == sum(f.stat().st_size for f in (tmp_path / "token_log").rglob("*.parquet"))
+    put(tmp_path, 3, 1.0, before=2**30)
+    log = token_log.read(tmp_path)
+    assert log is not None
+    assert set(log.tokens["step"].to_pylist()) == {1, 2}
 
 
 def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:

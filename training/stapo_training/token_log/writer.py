@@ -63,25 +63,32 @@ def write_step(
     *,
     most_rows: int,
     largest_gib: float = float("inf"),
-) -> None:
+    before: int | None = None,
+) -> int:
     """Join the parts of a step and write them: 0.01 s in the miniature, 0.15 s for 2,048 responses of 1,000 tokens.
 
     Args:
         folder: the log's own, RUN/token_log.
         most_rows, largest_gib: as in `TokenLogConfig`.
+        before: bytes of the earlier steps' files; None: they are asked.
+
+    Returns:
+        The bytes of the log up to this step, the next one's `before`.
 
     Raises:
         RunFailed: it could not be written.
     """
     rows, left_out = joined_rows([p.rows for p in parts], most_rows)
     left_out += sum(p.left_out for p in parts)
-    if sum(f.stat().st_size for f in _shards(folder) if int(f.stem) < step) >= largest_gib * 2**30:
+    if before is None:  # two files a step: thousands of calls late in a run
+        before = sum(f.stat().st_size for f in _shards(folder) if int(f.stem) < step)
+    if before >= largest_gib * 2**30:
         left_out += len(rows["step"])
         rows = {name: [] for name in rows}
     lost = {"left_out": left_out, "not_finite": sum(p.not_finite for p in parts)}
     counts = joined_counts([p.counts for p in parts])
     try:
-        token_log.write(folder, step, rows, counts, header.model_copy(update=lost))
+        return before + token_log.write(folder, step, rows, counts, header.model_copy(update=lost))
     except OSError as e:
         raise RunFailed(
             f"the token log could not be written to {folder}",

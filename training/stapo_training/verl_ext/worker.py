@@ -66,6 +66,7 @@ class SelectingTrainingWorker(TrainingWorker):
             dist.init_process_group("gloo")
         super().__init__(config)
         self._log_header: token_log.LogHeader | None = None
+        self._log_bytes: int | None = None
         self.advantage, self.proxy = AdvantageConfig(), ProxyConfig()
 
     def train_mini_batch(self, data: Any) -> Any:
@@ -117,13 +118,14 @@ class SelectingTrainingWorker(TrainingWorker):
         dist.gather_object(self.engine.logged, parts, group=group, group_dst=0)
         if self._log_header is not None and parts is not None:
             log, every = self.engine.token_log, [p for of_rank in parts for p in of_rank]
-            write_step(
+            self._log_bytes = write_step(
                 Path(log.folder),
                 self.engine.step,
                 every,
                 self._log_header,
                 most_rows=log.most_rows,
                 largest_gib=log.largest_gib,
+                before=self._log_bytes,
             )
 
     def train_batch(self, data: Any) -> Any:
