@@ -32,7 +32,7 @@ def changed(run: Run, part: str, **values: object) -> Run:
 
 def test_alarms_and_loggers_may_change_when_a_run_goes_on() -> None:
     new = changed(record(stop=[], window=9), "trainer", logger=["console", "wandb"])
-    new = changed(new, "run", silenced_share_reference=1e-5, save_minutes=10, keep_best=False)
+    new = changed(new, "run", silenced_share_reference=1e-5, save_minutes=10, keep_best=False, cpu_dtype="auto")
     assert runs.differences(record(), new, launch.may_differ) == []
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from stapo_results.errors import BadInput
 from stapo_training import cli
+from stapo_training.run import resolvers
 from stapo_training.run.configuration import compose, in_full
 
 BASE = ["run.base=base", "run.out=out"]
@@ -43,6 +44,20 @@ def test_the_nearest_key_is_named(wrong: str, near: str) -> None:
     with pytest.raises(BadInput) as e:
         compose([*BASE, wrong])
     assert str(e.value.next_step).startswith(f"{near} is near; ")
+
+
+@pytest.mark.parametrize(("fast", "found"), [(True, "bfloat16"), (False, "float32")])
+def test_on_a_cpu_the_size_chooses_the_dtype_or_the_processor_does(
+    fast: bool, found: str, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(resolvers, "fast_bf16", lambda: fast)
+    for given, dtype in (([], "float32"), (["run.cpu_dtype=auto"], found), (["run.cpu_dtype=bfloat16"], "bfloat16")):
+        a = compose([*BASE, "hardware=cpu", "size=mini", *given]).actor_rollout_ref
+        fsdp = a.actor.fsdp_config
+        assert (fsdp.dtype, a.ref.fsdp_config.dtype, a.rollout.dtype, fsdp.model_dtype) == (dtype, dtype, dtype, "fp32")
+        assert fsdp.mixed_precision.param_dtype == {"float32": "fp32", "bfloat16": "bf16"}[dtype]
+    with pytest.raises(BadInput, match="float16"):
+        compose([*BASE, "run.cpu_dtype=float16"])
 
 
 def test_the_papers_runs_validate_at_both_settings_and_the_first_one_is_verls() -> None:

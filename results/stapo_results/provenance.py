@@ -120,6 +120,12 @@ def cores_of(cpu_max: str) -> int:
     return sys.maxsize if quota == "max" else math.ceil(int(quota) / int(period))
 
 
+def fast_bf16() -> bool:
+    """Whether this processor multiplies bfloat16 faster than float32 (2 to 3 times; others are six times slower)."""
+    info = Path("/proc/cpuinfo")
+    return info.exists() and re.search(r"\b(amx_bf16|avx512_bf16)\b", info.read_text()) is not None
+
+
 def hardware() -> dict[str, Any]:
     """CPU model, usable cores, memory in GiB and GPUs (by nvidia-smi) of this machine; `ARITHMETIC` where it is set."""
     info = Path("/proc/cpuinfo")

@@ -25,6 +25,8 @@ ASLEEP_GIB = 1.5  # a sleeping vLLM keeps its CUDA graphs
 RANK_PROCESSES_GIB = 8.0  # a rank's trainer and rollout processes in host memory, libraries loaded
 CPU_PROCESSES_GIB = 4.0  # veRL's 8 to 9 processes without a GPU: 3.7 to 4.1 GiB measured on the miniature
 CPU_RANK_GIB = 0.5  # each further training process
+FREED = 4  # bytes a parameter that a CPU's allocator has taken back and not given away: measured on 104 million
+DRAW = 5 * 8  # bytes of a row and word while one is drawn: float64 logits, log-probabilities, probabilities, their sums
 
 _SMALLER = "actor_rollout_ref.actor.use_dynamic_bsz=true actor_rollout_ref.actor.ppo_max_token_len_per_gpu=TOKENS"
 _OFFLOAD = "actor_rollout_ref.actor.fsdp_config.{}=true"
@@ -129,20 +131,29 @@ def _of_cpu(config: Any, s: Shape, limit: float) -> list[Need]:
     """A machine without a GPU: every rank, the rollout and Ray's store share the host memory.
 
     Three tensors of (tokens, vocabulary) live at the loss: padded logits, those without padding, the gradient.
+    Embedding and head are there four times more in a backward pass: gathered, their gradient, and what goes into and
+    comes out of its reduction. AdamW's temporaries come when these are gone, and are less. The trainer's weights stay
+    in Ray's store from one step to the next, beside the rollout's copy.
     """
     a, ranks = config.actor_rollout_ref, int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     w, tokens, longest, beside = _sizes(config, s)
+    sampled, places = _width(a.rollout.dtype), int(a.rollout.max_num_seqs)
     reference = bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-    resident = (MASTER + GRADIENT + MOMENTS + MASTER * reference + 4) * s.parameters / GIB  # 4: the rollout's
-    resident += CPU_PROCESSES_GIB + CPU_RANK_GIB * (ranks - 1)
+    each = MASTER + GRADIENT + MOMENTS + MASTER * reference + FREED + MASTER + sampled
+    resident = each * s.parameters / GIB + CPU_PROCESSES_GIB + CPU_RANK_GIB * (ranks - 1)
     layer = s.saved_bytes_per_token(w)
     kept = w * s.hidden * s.layers + layer if a.model.enable_gradient_checkpointing else layer * s.layers
-    update = ranks * tokens * (kept + 3 * 4 * s.vocab + beside) / GIB
-    cache = int(a.rollout.max_num_seqs) * longest * s.kv_bytes_per_token(4) / GIB
-    checkpointing = "actor_rollout_ref.model.enable_gradient_checkpointing=true"
+    root = 2 * (w + GRADIENT) * s.root_parameters
+    update = ranks * (tokens * (kept + 3 * 4 * s.vocab + beside) + root) / GIB
+    sampling = places * (longest * s.kv_bytes_per_token(sampled) + DRAW * s.vocab) / GIB
+    less = ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1, or a lower data.max_response_length"]
+    if not a.model.enable_gradient_checkpointing:
+        less.append("actor_rollout_ref.model.enable_gradient_checkpointing=true")
+    if w == MASTER:
+        less.append("run.cpu_dtype=bfloat16")
     return [
-        Need("update", resident + update, limit, f"{checkpointing}, or {_SMALLER}"),
-        Need("sampling", resident + cache, limit, "a lower actor_rollout_ref.rollout.max_num_seqs"),
+        Need("update", resident + update, limit, ", or ".join(less)),
+        Need("sampling", resident + sampling, limit, "a lower actor_rollout_ref.rollout.max_num_seqs"),
     ]
 
 

@@ -39,6 +39,7 @@ _MAY_DIFFER = (
     "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s",
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best"),
+    "run.cpu_dtype",  # the types that follow from it may not
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
 many checkpoints are made and kept, how data and weights travel."""
@@ -137,13 +138,16 @@ def show(config: Any, found: Preflight, command: str) -> None:
     a, data, trainer, asked, need = config.actor_rollout_ref, config.data, config.trainer, config.run, found.memory
     prompts = f"{found.prompts} prompts" if found.prompts else "prompts not known"
     updates = data.train_batch_size // a.actor.ppo_mini_batch_size
-    card = found.card or "this machine"
+    card, ranks = (
+        found.card or "this machine",
+        f"{trainer.nnodes} node(s) x {trainer.n_gpus_per_node} {trainer.device} rank(s)",
+    )
     time = Checks().attempt("time", _time, config, found)  # a selector that is refused is said below
     for title, *lines in (
         (
             "What runs",
             f"{asked.method} on {asked.size}, seed {asked.seed}, {asked.steps} steps, into {asked.out}",
-            f"{trainer.nnodes} node(s) x {trainer.n_gpus_per_node} {trainer.device} rank(s), model {a.model.path}",
+            f"{ranks} in {a.actor.fsdp_config.dtype}, model {a.model.path}",
             f"{data.train_batch_size} prompts x {a.rollout.n} responses a step, {updates} update(s), {prompts}",
             f"selector {a.selector.name} ({a.selector.policy}, {a.selector.scope}), lr {a.actor.optim.lr}",
         ),

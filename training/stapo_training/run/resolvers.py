@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from stapo_results.errors import BadInput
-from stapo_results.provenance import usable_cores
+from stapo_results.provenance import fast_bf16, usable_cores
 from stapo_results.schema import SETTINGS
 from stapo_results.sizes import MINI, is_miniature_size
 
@@ -103,6 +103,21 @@ def validation(key: str, *, _root_: Any) -> float:
     return SETTINGS[names[0]][("temperature", "top_p").index(key)]
 
 
+def cpu_dtype(width: str = "long", *, _root_: Any) -> str:
+    """`${cpu_dtype:}`: float32 or bfloat16, as `run.cpu_dtype` says or this processor is fast at; `${cpu_dtype:short}`:
+    fp32 or bf16.
+
+    Raises:
+        BadInput: run.cpu_dtype is none of them.
+    """
+    asked, known = _root_.run.cpu_dtype, {"float32": "fp32", "bfloat16": "bf16"}
+    found = {"auto": "bfloat16" if fast_bf16() else "float32"}.get(asked, asked)
+    if found not in known:
+        expected = " | ".join(("auto", *known))
+        raise BadInput("unknown run.cpu_dtype", found=asked, expected=expected, next_step="run.cpu_dtype=auto")
+    return found if width == "long" else known[found]
+
+
 def validates(*, _root_: Any) -> bool:
     """`${validates:}`: whether trainer.test_freq asks for validations; the one before the training is one of them."""
     return int(_root_.trainer.test_freq) > 0
@@ -120,5 +135,5 @@ def register() -> None:
     from omegaconf import OmegaConf
 
     of_numbers = (per_rank, product, portion)
-    for function in (*of_numbers, of_size, ray_cpus, optimizer_threads, planted_ids, validation, validates):
+    for function in (*of_numbers, of_size, ray_cpus, optimizer_threads, planted_ids, validation, validates, cpu_dtype):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -54,7 +54,8 @@ class LocalRollout:
         fix_arithmetic(int(self.rollout.engine_kwargs[NAME].threads))
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self.model_config, tokenizer = model.hf_config, model.tokenizer  # with actor_rollout_ref.model.override_config
-        self.model = AutoModelForCausalLM.from_config(self.model_config, attn_implementation="sdpa").float().eval()
+        made = AutoModelForCausalLM.from_config(self.model_config, attn_implementation="sdpa")
+        self.model = made.to(getattr(torch, self.rollout.dtype)).eval()
         self.stops = stop_tokens(tokenizer, path)
         self.builder = create_continuous_token_builder(
             tokenizer,
