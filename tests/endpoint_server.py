@@ -127,7 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
         if room < 1 or (asked or 0) > room:
             said = f"max_tokens is too large: {asked}. This model's maximum context length is {engine.context} tokens"
             return 400, {"error": {"message": said}}
-        decoding = Decoding(body["temperature"], body["top_p"], asked or room)
+        cuts = body.get("top_k", -1), body.get("min_p", 0.0)
+        decoding = Decoding(body["temperature"], body["top_p"], asked or room, *cuts)
         request = Request("c", "p", 0, body.get("seed", 0), prompt, decoding)
         with server.lock:
             engine.submit([request])

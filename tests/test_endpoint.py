@@ -234,6 +234,9 @@ def test_an_endpoints_bytes_are_no_tokens_a_refused_option_is_an_alarm_and_the_k
         assert first.prompt_tokens + 420 <= 512 < len(prompt(boxes)) + 420
         assert (record.context_limit, record.options_refused) == (None, ["top_k"])
         assert "top_k" in json.loads((out / "summary.json").read_text())["notes"][0]
+        with pytest.raises(BadInput, match="-k20") as refused:
+            run(replace(options, settings="t0.6-p0.95-k20", out=str(tmp_path / "k20")))
+        assert "top_k" in refused.value.what
         # where the context is the limit, the server's own tokens say so
         run(replace(options, max_tokens=600, out=str(tmp_path / "longer")))
     left = 512 - first.prompt_tokens

@@ -83,6 +83,16 @@ def test_all_samples_of_a_problem_each_once_from_seeds_of_their_own(engine: Engi
     assert {f.finish_reason for f in got.values()} == {"stop", "length"}
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"min_p": 1.0}])
+def test_top_k_and_min_p_leave_what_greedy_takes(engine: Engine, cut: dict[str, float]) -> None:
+    requests = _requests(engine, 2, 1)
+    greedy = _all(engine, [replace(r, decoding=Decoding(0.0, 1.0, 24)) for r in requests])
+    drawn = _all(engine, [replace(r, decoding=Decoding(1.0, 1.0, 24, **cut)) for r in requests])
+    assert {k: f.text for k, f in drawn.items()} == {k: f.text for k, f in greedy.items()}
+    for f in drawn.values():
+        assert f.logprob_sum == pytest.approx(0.0, abs=1e-4)  # nothing else is left to draw
+
+
 def test_the_same_seeds_repeat_in_one_configuration_and_what_is_done_is_left_out(engine: Engine) -> None:
     requests = _requests(engine, problems=2, n=4)
     first, again = _all(engine, requests), _all(engine, requests)

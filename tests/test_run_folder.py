@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stapo_results.errors import RunFailed
+from stapo_results.errors import RunFailed, message_of
 from stapo_training.run.alarms import Alarm
-from stapo_training.run.folder import TrainingFolder, first_line
+from stapo_training.run.folder import TrainingFolder
 
 
 def save(folder: TrainingFolder, step: int, content: bytes = b"12345678") -> Path:
@@ -71,7 +71,7 @@ def test_a_failed_save_is_removed_and_an_earlier_one_stays(tmp_path: Path, error
     save(folder, 4, b"123")
     failed = folder.save_failed(4, error)
     assert (isinstance(failed, RunFailed), failed.expected is not None) == (True, full)
-    assert first_line(error) in str(failed.found)
+    assert message_of(error) in str(failed.found)
     assert failed.next_step.endswith("global_step_2")
     assert [p.name for p in folder.checkpoints.iterdir()] == ["global_step_2"]
 
@@ -117,13 +117,14 @@ def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:
     assert [(a.step, a.line) for a in TrainingFolder(tmp_path).alarms] == [(3, "little disk"), (4, "less")]
 
 
-def test_the_first_line_of_an_error_is_that_of_its_cause() -> None:
+def test_an_error_is_shown_whole_and_one_that_ray_carried_speaks_for_its_cause() -> None:
     class Carried(Exception):  # as Ray's: the text is a traceback, the cause an attribute
         cause = RunFailed("the policy has diverged", found=3)
 
-    assert first_line(Carried("Traceback (most recent call last):\n ...")) == "the policy has diverged (3)"
-    assert first_line(ValueError("one\ntwo")) == "ValueError: one"
-    assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert message_of(Carried("Traceback (most recent call last):\n ...")) == "the policy has diverged (3)"
+    assert message_of(ValueError("one\ntwo")) == "ValueError: one\ntwo"
+    assert message_of(ValueError("\n".join(map(str, range(20))))).split("\n") == [str(i) for i in range(5, 20)]
+    assert message_of(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
 def test_a_checkpoint_without_every_rank_is_not_complete(tmp_path: Path) -> None:

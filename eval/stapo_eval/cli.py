@@ -29,10 +29,14 @@ def run(options: Annotated[RunOptions, Flags], dry_run: bool = False) -> int:
         dry_run: Make every check, print model, judge and the samples of each cell, and start nothing.
     """
     from stapo_eval import plan, show
+    from stapo_eval.engines.base import load_tokenizer
     from stapo_eval.run import run as evaluate
 
     if dry_run:
-        show.print_plan(plan.make_plan(options))
+        planned = plan.make_plan(options)
+        if options.engine != "openai":
+            load_tokenizer(planned.model)  # it may have no chat template
+        show.print_plan(planned)
     else:
         evaluate(options)
     return 0

@@ -17,35 +17,45 @@ NEUTRAL: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.
 
 @dataclass(frozen=True)
 class Decoding:
-    """temperature 0 is greedy; max_tokens counts the response with its stop token."""
+    """temperature 0 is greedy; max_tokens counts the response with its stop token; top_k -1 and min_p 0 are off."""
 
     temperature: float
     top_p: float
     max_tokens: int
+    top_k: int = -1
+    min_p: float = 0.0
 
 
-def _values_of(name: str) -> tuple[float, float] | None:
-    """(temperature, top-p) of a setting's name. Any other decoding has its shortest form as its name: t0.8-p0.9."""
-    m = re.fullmatch(r"t(\d+(?:\.\d+)?)-p(\d+(?:\.\d+)?)", name)
+def _decoding_of(name: str, max_tokens: int) -> Decoding | None:
+    """The decoding of a setting's name; None where it has another name, or is none.
+
+    t0 is greedy. What is neither that nor in SETTINGS has its shortest form as its name, as t0.6-p0.95-k20-m0.1.
+    """
+    if name == "t0" or name in SETTINGS:
+        return Decoding(*SETTINGS.get(name, (0.0, 1.0)), max_tokens)
+    number = r"(\d+(?:\.\d+)?)"
+    m = re.fullmatch(rf"t{number}-p{number}(?:-k([1-9]\d*))?(?:-m{number})?", name)
     if not m:
-        return SETTINGS.get(name)
-    t, p = values = float(m[1]), float(m[2])
-    return values if t > 0 < p <= 1 and name == f"t{t:g}-p{p:g}" and values not in SETTINGS.values() else None
+        return None
+    t, p, k, least = float(m[1]), float(m[2]), int(m[3] or -1), float(m[4] or 0)
+    shortest = f"t{t:g}-p{p:g}" + (f"-k{k}" if k > 0 else "") + (f"-m{least:g}" if least else "")
+    own = k < 0 and not least and (t, p) in SETTINGS.values()
+    return Decoding(t, p, max_tokens, k, least) if t > 0 < p <= 1 >= least and name == shortest and not own else None
 
 
-def parse_settings(text: str) -> dict[str, tuple[float, float]]:
-    """`both`, or names of decoding settings joined by commas, as name -> (temperature, top_p).
+def parse_settings(text: str, max_tokens: int = MAX_TOKENS) -> dict[str, Decoding]:
+    """`both`, or names of decoding settings joined by commas, with their decodings.
 
     Raises:
         BadInput: for a setting that does not exist.
     """
     names = list(SETTINGS) if text == "both" else [s.strip() for s in text.split(",") if s.strip()]
-    found = {n: values for n in names if (values := _values_of(n))}
+    found = {n: decoding for n in names if (decoding := _decoding_of(n, max_tokens))}
     if not found or len(found) < len(set(names)):
         raise BadInput(
             "unknown decoding setting",
             found=", ".join(n for n in names if n not in found) or text,
-            expected="both, " + ", ".join(SETTINGS) + ", or another in its shortest form, as t0.8-p0.9",
+            expected=f"both, {', '.join(SETTINGS)}, t0, or another in its shortest form, as t0.6-p0.95-k20-m0.1",
             next_step="leave out --settings for both",
         )
     return found

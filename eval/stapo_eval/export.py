@@ -124,7 +124,8 @@ def for_lighteval(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             if len(details) > 1:
                 ses = {f"{name}_stderr": np.std(xs, ddof=1) / math.sqrt(len(xs)) for name, xs in values.items()}
                 results[task] |= ses
-        how = {"temperature": first.temperature, "top_p": first.top_p, "max_new_tokens": first.max_tokens}
+        how = first.model_dump(include={"temperature", "top_p", "top_k", "min_p"}, exclude_defaults=True)
+        how |= {"max_new_tokens": first.max_tokens}
         origin = first.model_dump(include={"run_id", "code_commit", "code_dirty", "revisions", "scored_by"})
         config = {"model_name": model, "generation_parameters": how}
         general = {"model_name": model, "model_config": config, "exported_from": origin}
@@ -179,7 +180,9 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             "task": f"{record.cell.benchmark}-{record.cell.setting}",
             "dataset": {"name": record.cell.benchmark, "samples": len(record.problems)},
             "model": model,
-            "model_generate_config": record.model_dump(include={"temperature", "top_p", "max_tokens"}),
+            "model_generate_config": record.model_dump(
+                include={"temperature", "top_p", "top_k", "max_tokens"}, exclude_defaults=True
+            ),
             "config": {"epochs": record.n},
             "metadata": record.model_dump(include={"cell", "run_id", "scored_by", "code_commit"}),
         }

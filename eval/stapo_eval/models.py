@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 from stapo_results.schema import Labels
 from stapo_results.store import read_json, sha256_files
 
@@ -50,7 +50,7 @@ def _download(given: str, revision: str) -> Path:
         no_id = isinstance(e, HFValidationError)  # it could be no hub id
         raise BadInput(
             f"the model {given} is neither a folder nor a model that could be downloaded",
-            found=f"no folder {given}" if no_id else f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
+            found=f"no folder {given}" if no_id else message_of(e),
             next_step="give a folder with config.json and *.safetensors, or a hub id on a machine with network access",
         ) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +39,7 @@ class Judging:
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
     judge_max_model_len: int = 0
-    """The same as --max-model-len, of the judge's endpoint."""
+    """The same as --max-model-len, of the judge; if 0, all that it has."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,12 @@ class What:
     benchmarks: str = "all"
     """Names or .jsonl files joined by commas; `all` is the paper's six."""
     settings: str = "both"
-    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); any other as t0.8-p0.9."""
+    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); t0 is greedy; any other as t0.8-p0.9, with -k20 for
+    top-k and -m0.1 for min-p."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
     """hf: transformers, deterministic on a CPU. vllm: needs its own environment. openai: endpoints, see --url."""
     n: int = 0
-    """Samples a problem; if 0, the benchmark's own N."""
+    """Samples a problem; if 0, the benchmark's own N, and one at t0."""
     limit: int = 0
     """Number of problems of each benchmark, from the first; if 0, all. Records say so."""
     max_tokens: int = 20_480
@@ -90,7 +92,7 @@ class What:
     step: str = ""
     """Label of the training step, or base; if empty, stapo.json, else base."""
     threads: int = 0
-    """CPU threads of the engine; samples repeat only with the same number. If 0, one for a tiny model, else all."""
+    """CPU threads of the engine hf; samples repeat only with the same number. If 0, one for a tiny model, else all."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
     batch_rows: int = 0
@@ -108,15 +110,26 @@ class RunOptions(EngineOptions, What, Judging, Where):
         """(engine of the judge, its options): those of the run, with the judge's own address."""
         kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
         options = replace(self.engine_options(), served_model="", max_model_len=self.judge_max_model_len)
+        options = options if kind == "vllm" else replace(options, vllm=())
         if kind == "openai":
             return kind, replace(options, url=self.judge_url or options.url, replicas=0, tensor_parallel=1)
         return kind, replace(options, url=self.judge_url)
 
 
+MEMORY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "cpu_offload_gb"}
+"""Arguments of vLLM that no sample depends on."""
 IDENTITY = {*(f.name for f in fields(What)), "served_model", "judge_scope", "judge_mode", "judge_engine"}
 RECORDED = {f.name for f in fields(RunOptions)}
-# a record from before an option existed was made with the option's default
-DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING}
+_DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING} | {"vllm": {}}
+
+
+def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's configuration with what was so before a record could say it.
+
+    An option that did not exist had its default. Threads were once counted for engines that they say nothing of.
+    """
+    known = {**_DEFAULTS, **config}
+    return known if "hf" in (known["engine"], known["judge_engine"]) else known | {"threads": 0}
 
 
 def listed(text: str) -> list[str]:

@@ -16,7 +16,7 @@ from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model, weights_of
-from stapo_eval.options import IDENTITY, RECORDED, RunOptions, listed
+from stapo_eval.options import IDENTITY, MEMORY, RECORDED, RunOptions, listed, recorded
 from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
 from stapo_results.checks import Checks
@@ -104,7 +104,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     checks.attempt("step", _step, options.step or "base")
     if options.out:
         checks.attempt("out", runs.check_folder, options.out, "--out")
-    settings = checks.attempt("settings", parse_settings, options.settings)
+    settings = checks.attempt("settings", parse_settings, options.settings, options.max_tokens)
     benchmarks = _benchmarks(options, checks)
     judged = options.judge not in ("", "none")
     for name, given in (("model", options.model), ("judge's model", options.judge if judged else "")):
@@ -123,12 +123,14 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         **asdict(options),
         "benchmarks": [b.name for b in benchmarks],
         "settings": list(settings),
-        "threads": _threads(options.threads, model),
+        "threads": _threads(options, model),
+        "vllm": options.vllm_arguments,
         "replicas": copies_of(options.engine, options.engine_options()),
         **_trained(labels),
     }
     if known:
-        config |= {k: v for k, v in known.config.items() if not k.startswith("judge") and k != "key_variable"}
+        earlier = recorded(known.config).items()
+        config |= {k: v for k, v in earlier if not k.startswith("judge") and k != "key_variable"}
     run = provenance.new_run(
         "eval",
         config,
@@ -146,13 +148,14 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
 
 
 def _cells(
-    options: RunOptions, labels: Labels, benchmarks: Sequence[Benchmark], settings: dict[str, tuple[float, float]]
+    options: RunOptions, labels: Labels, benchmarks: Sequence[Benchmark], settings: dict[str, Decoding]
 ) -> Iterator[PlannedCell]:
     for b in benchmarks:
-        problems, n = b.problems[: options.limit or None], options.n or b.spec.samples
-        for setting, (temperature, top_p) in settings.items():
+        problems = b.problems[: options.limit or None]
+        for setting, decoding in settings.items():
             cell = Cell(**_trained(labels), benchmark=b.name, setting=setting, eval_seed=options.eval_seed)
-            yield PlannedCell(cell, b, Decoding(temperature, top_p, options.max_tokens), problems, n)
+            n = options.n or (b.spec.samples if decoding.temperature else 1)
+            yield PlannedCell(cell, b, decoding, problems, n)
 
 
 def _trained(labels: Labels) -> dict[str, Any]:
@@ -209,13 +212,15 @@ def _step(given: str) -> Any:
     return given if given == "base" else int(given)
 
 
-def _threads(asked: int, model: ModelFiles) -> int:
-    """As asked; else one for a model whose products are too small to share, and all cores for others.
+def _threads(options: RunOptions, model: ModelFiles) -> int:
+    """Of the engine hf: as asked; else one for a model whose products are too small to share, and all cores for others.
 
     Threads wait for each other at each product: the miniature's model loses to that whatever else the machine does.
     """
-    if asked:
-        return asked
+    if "hf" not in (options.engine, options.judge_engine):
+        return 0
+    if options.threads:
+        return options.threads
     small = sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES
     return 1 if small else provenance.usable_cores()
 
@@ -252,9 +257,11 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
     """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
     contents = {k: v for k, v in revisions.items() if not k.startswith(_SOURCE)}
     parts = {k: v for k, v in config.items() if k in IDENTITY} | {"revisions": contents}
+    parts |= {f"vllm.{k}": v for k, v in config["vllm"].items() if k not in MEMORY}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def may_differ(key: str) -> bool:
     """Whether a run may resume though this differs; `key` as `runs.differences` names it."""
-    return key in RECORDED - IDENTITY or key.startswith(f"revision {_SOURCE}")
+    free = RECORDED - IDENTITY - {"vllm"} | {f"vllm.{k}" for k in MEMORY}
+    return key in free or key.startswith(f"revision {_SOURCE}")

@@ -14,18 +14,20 @@ import sys
 import time
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from stapo_eval.engines import Engine, Key, key_of, make_engine
-from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files, data_dir_of
+from stapo_eval.options import RECORDED, Judging, RunOptions, benchmark_files, data_dir_of, recorded
 from stapo_eval.plan import EvaluationPlan, make_plan, may_differ
 from stapo_eval.samples import (
+    check_refused,
     context_limit,
     context_note,
     drop_errors,
     load_samples,
+    longest,
     refused_notes,
     requests_of,
     rewrite,
@@ -56,7 +58,7 @@ def run(options: RunOptions) -> dict[str, Any]:
         plan.out,
         plan.run,
         may_differ=may_differ,
-        older=lambda c: {**DEFAULTS, **c},
+        older=recorded,
         foreign=["samples.jsonl"],
         advice=lambda previous, differing: (
             f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
@@ -102,7 +104,7 @@ def judge_again(
     known, files = store.read_json(out / runs.RECORD, Run), benchmark_files(benchmarks)
     if known.kind != "eval":
         raise BadInput(f"{out} is no evaluation", found=f"a run of kind {known.kind}")
-    config: dict[str, Any] = {**DEFAULTS, **{k: v for k, v in known.config.items() if k in RECORDED}, **asdict(judging)}
+    config = {k: v for k, v in recorded(known.config).items() if k in RECORDED} | asdict(judging)
     names: list[str] = config["benchmarks"]
     config |= {
         "out": str(out),
@@ -110,6 +112,7 @@ def judge_again(
         "settings": ",".join(config["settings"]),
         "data_dir": data_dir_of(config, data_dir),
         "step": str(config["step"]),
+        "vllm": tuple(f"{k}={json.dumps(v)}" for k, v in config["vllm"].items()),
         "replicas": 0,  # as many as fit here: the run may have been made on another machine
         "key_variable": key_variable or config["key_variable"],
     }
@@ -118,7 +121,7 @@ def judge_again(
         out,
         plan.run,
         may_differ=lambda key: may_differ(key) or key.startswith(_JUDGE),
-        older=lambda c: {**DEFAULTS, **c},
+        older=recorded,
         advice=lambda previous, differing: "--data-dir with the benchmarks of the run, or --benchmarks with its files",
     ) as folder:
         samples, wanted = load_samples(plan, fixed=True), len(plan.keys())
@@ -183,16 +186,17 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def _engine(plan: EvaluationPlan) -> Engine:
-    o, threads = plan.options, plan.run.config["threads"]
-    return make_engine(
-        o.engine, plan.model, threads=threads, dtype=o.dtype, rows=o.batch_rows, options=o.engine_options()
-    )
+    o, threads, options = plan.options, plan.run.config["threads"], plan.options.engine_options()
+    if o.engine == "vllm" and not o.max_model_len:
+        options = replace(options, max_model_len=longest(plan))
+    return make_engine(o.engine, plan.model, threads=threads, dtype=o.dtype, rows=o.batch_rows, options=options)
 
 
 def _generate(
     engine: Engine, plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sample], display: StageDisplay
 ) -> None:
     """Add the missing samples to `samples` and to the record; what was special about the engine goes into the run's."""
+    check_refused(plan, engine.refused)
     requests = requests_of(plan, engine)
     prompts = {r.key: len(r.prompt) for r in requests if engine.counts_tokens}
     limit = context_limit(plan, prompts, engine.context)
@@ -203,7 +207,8 @@ def _generate(
     if samples and not engine.deterministic:
         notes = [*notes, "samples made after the interruption may differ in text from those of a whole run"]
     refused = sorted({*record.options_refused, *engine.refused})
-    folder.save(deterministic=engine.deterministic, context_limit=limit, options_refused=refused)
+    config = record.config | {"replicas": engine.copies or record.config["replicas"]}  # counted where it was loaded
+    folder.save(deterministic=engine.deterministic, context_limit=limit, options_refused=refused, config=config)
 
     def save() -> None:
         folder.save(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from stapo_eval.decoding import NEUTRAL, prompt
+from stapo_eval.decoding import NEUTRAL, encode_chat, prompt
 from stapo_eval.engines import Engine, Finished, Key, Request, key_of
 from stapo_eval.plan import EvaluationPlan
 from stapo_results import store
@@ -25,6 +25,15 @@ def requests_of(plan: EvaluationPlan, engine: Engine) -> list[Request]:
                 seed = derive_seed(plan.options.eval_seed, benchmark.name, p.id, cell.setting, i)
                 requests.append(Request(cell.id, p.id, i, seed, prompts[name], decoding))
     return requests
+
+
+def longest(plan: EvaluationPlan) -> int:
+    """Tokens of the longest prompt and the longest response together."""
+    from stapo_eval.engines.base import load_tokenizer  # transformers takes seconds
+
+    tokenizer = load_tokenizer(plan.model)
+    texts = {prompt(p.problem) for c in plan.cells for p in c.problems}
+    return max(len(encode_chat(tokenizer, text)) for text in texts) + plan.options.max_tokens
 
 
 def context_limit(plan: EvaluationPlan, prompts: Mapping[Key, int], context: int) -> ContextLimit | None:
@@ -58,6 +67,13 @@ def refused_notes(options: Collection[str]) -> list[str]:
     """The alarm of an endpoint that does not take what a setting switches off; none where it takes all of it."""
     own = ", ".join(x for x in options if x in NEUTRAL)
     return [f"ALARM: the endpoint does not take {own}: its own defaults may change the samples"] if own else []
+
+
+def check_refused(plan: EvaluationPlan, options: Collection[str]) -> None:
+    """Raises BadInput where a setting needs an option of a request that the endpoint does not take."""
+    for x in {*options} & {"top_k", "min_p"}:
+        if needed := sorted({c.cell.setting for c in plan.cells if getattr(c.decoding, x) != NEUTRAL[x]}):
+            raise BadInput(f"the endpoint does not take {x}", found=", ".join(needed), next_step="other --settings")
 
 
 def load_samples(plan: EvaluationPlan, *, fixed: bool = False) -> dict[Key, Sample]:

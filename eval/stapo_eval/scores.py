@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -95,9 +96,7 @@ def cell_record(
     return CellRecord(
         cell=cell,
         n=n,
-        temperature=decoding.temperature,
-        top_p=decoding.top_p,
-        max_tokens=decoding.max_tokens,
+        **asdict(decoding),
         scored_by="rule+judge" if plan.judge_counts else "rule",
         judge_note=judge_note(plan),
         grader=f"{plan.options.preset}, {grader_version()}",
@@ -281,15 +280,15 @@ def flip_notes(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 def looks_repeated(record: CellRecord) -> bool:
     """Whether so many problems have one text for all samples that sampling does not explain it.
 
-    One text is no fault where the model is sure: a small trained model at t0.7 answers most problems so. The text's own
-    probability p says how often that happens: the other N - 1 samples equal it with c = p^(N-1). What counts is the
-    excess of such problems over the sum of their c. In a true sampler a problem adds at most c (1 - c) <= 1/4 to it on
-    average, whatever the model; the alarm is at half of the problems and one more. An endpoint may give no
-    log-probabilities, or those before temperature and top-p: they explain less, so that there it is a note. A public
-    harness's "ten repeats" were one text each, with a standard error of 0.0.
+    One text is no fault of greedy decoding, or where the model is sure: a small trained model at t0.7 answers most
+    problems so. The text's own probability p says how often that happens: the other N - 1 samples equal it with
+    c = p^(N-1). What counts is the excess of such problems over the sum of their c. In a true sampler a problem adds
+    at most c (1 - c) <= 1/4 to it on average, whatever the model; the alarm is at half of the problems and one more.
+    An endpoint may give no log-probabilities, or those before temperature and top-p: they explain less, so that there
+    it is a note. A public harness's "ten repeats" were one text each, with a standard error of 0.0.
     """
     excess = (record.identical_problems or 0) - record.identical_by_chance
-    return excess >= len(record.problems) / 2 + 1
+    return record.temperature > 0 and excess >= len(record.problems) / 2 + 1
 
 
 def ks(n: int) -> list[int]:

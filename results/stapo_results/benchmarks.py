@@ -24,7 +24,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from stapo_results.answers import normalise_gold
-from stapo_results.errors import BadInput, meant
+from stapo_results.errors import BadInput, meant, message_of
 from stapo_results.store import write_atomic
 
 DATA_DIR_VARIABLE = "STAPO_DATA_DIR"
@@ -237,9 +237,7 @@ def _read_parquet(path: str | os.PathLike) -> list[dict[str, Any]]:
     try:
         return pq.read_table(path).to_pylist()
     except (pa.ArrowException, OSError) as e:
-        raise BadInput(
-            f"{path} cannot be read as Parquet", found=str(e).splitlines()[0], next_step="check it"
-        ) from None
+        raise BadInput(f"{path} cannot be read as Parquet", found=message_of(e), next_step="check it") from None
 
 
 def find_data_dir(given: str | os.PathLike | None) -> Path | None:
@@ -282,7 +280,7 @@ def from_hub(hub: str, *, revision: str, split: str, next_step: str) -> Rows:
     except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
         raise BadInput(
             f"{hub} could not be loaded from the hub (split {split}, revision {revision})",
-            found=f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
+            found=message_of(e),
             next_step=("set HF_HUB_OFFLINE=0, or " if "OfflineModeIsEnabled" in str(e) else "") + next_step,
         ) from None
     # the hash of a hub's data set is its commit, also where the cache served it; that of a folder is not

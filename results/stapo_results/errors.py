@@ -30,7 +30,7 @@ class StapoError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         if self.found is not None:
-            lines.append(f"  found:    {self.found}")
+            lines.append("  found:    " + str(self.found).replace("\n", "\n            "))
         if self.expected is not None:
             lines.append(f"  expected: {self.expected}")
         if self.next_step:
@@ -40,6 +40,19 @@ class StapoError(Exception):
     def __reduce__(self):
         fields = {"found": self.found, "expected": self.expected, "next_step": self.next_step}
         return partial(type(self), self.what, **fields), ()
+
+
+def last_lines(text: str) -> str:
+    """What is shown of a long text: its last 15 lines."""
+    return "\n".join(text.strip().splitlines()[-15:])
+
+
+def message_of(error: BaseException) -> str:
+    """Kind and message of an error, or the last lines of it; one that Ray carried here speaks for its cause."""
+    error = cause if isinstance(cause := getattr(error, "cause", None), BaseException) else error
+    if isinstance(error, StapoError):
+        return error.what + (f" ({error.found})" if error.found is not None else "")
+    return last_lines(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 def short_hashes(text: str) -> str:

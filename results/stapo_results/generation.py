@@ -7,6 +7,7 @@ matrix products, so a caller that wants the same bytes again keeps the batches f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,25 +33,30 @@ class Generated:
     finish_reason: Literal["stop", "length"]
 
 
-def truncate(logits_BV: torch.Tensor, temperature: float, top_p: float, top_k: int = -1) -> torch.Tensor:
+def truncate(
+    logits_BV: torch.Tensor, temperature: float, top_p: float, top_k: int = -1, min_p: float = 0.0
+) -> torch.Tensor:
     """Log-probabilities (B, V) in float64 of the sampling distribution.
 
-    Temperature first, then top-k, then nucleus: the smallest set of most probable tokens whose mass reaches `top_p`
-    (Holtzman et al. 2020), renormalised. Ties are broken by token id.
+    Temperature first, then min-p: tokens of at least `min_p` times the highest probability (Nguyen et al. 2024); then
+    top-k; then nucleus: the smallest set of most probable tokens whose mass reaches `top_p` (Holtzman et al. 2020) of
+    what is left. In this order, vLLM's, each sees a distribution that is renormalised. Ties are broken by token id.
     """
     logp_BV = torch.log_softmax(logits_BV.double() / temperature, dim=-1)
-    if top_k <= 0 and top_p >= 1.0:
+    if top_k <= 0 and top_p >= 1.0 and min_p <= 0.0:
         return logp_BV
     sorted_BV, order_BV = torch.sort(logp_BV, dim=-1, descending=True, stable=True)
-    drop_BV = torch.zeros_like(sorted_BV, dtype=torch.bool)
+    if min_p > 0:
+        sorted_BV = sorted_BV.masked_fill(sorted_BV < sorted_BV[:, :1] + math.log(min_p), float("-inf"))
     if top_k > 0:
-        drop_BV[:, top_k:] = True
+        sorted_BV[:, top_k:] = float("-inf")
+    if top_k > 0 or min_p > 0:
+        sorted_BV = torch.log_softmax(sorted_BV, dim=-1)
     if top_p < 1.0:
-        mass_before_BV = sorted_BV.exp().cumsum(-1) - sorted_BV.exp()
-        drop_BV |= mass_before_BV >= top_p
-    drop_BV[:, 0] = False
-    kept_BV = sorted_BV.masked_fill(drop_BV, float("-inf"))
-    return torch.log_softmax(torch.full_like(logp_BV, float("-inf")).scatter(-1, order_BV, kept_BV), dim=-1)
+        drop_BV = sorted_BV.exp().cumsum(-1) - sorted_BV.exp() >= top_p
+        drop_BV[:, 0] = False
+        sorted_BV = sorted_BV.masked_fill(drop_BV, float("-inf"))
+    return torch.log_softmax(torch.full_like(logp_BV, float("-inf")).scatter(-1, order_BV, sorted_BV), dim=-1)
 
 
 class _RowSampler(LogitsProcessor):
@@ -60,8 +66,8 @@ class _RowSampler(LogitsProcessor):
     neighbours; with this processor `generate` runs greedily over choices that are already made.
     """
 
-    def __init__(self, uniform_BT: torch.Tensor, temperature: float, top_p: float, top_k: int):
-        self.uniform_BT, self.temperature, self.top_p, self.top_k = uniform_BT, temperature, top_p, top_k
+    def __init__(self, uniform_BT: torch.Tensor, temperature: float, *cuts: Any):
+        self.uniform_BT, self.temperature, self.cuts = uniform_BT, temperature, cuts
         self.step = 0
         self.logprobs: list[torch.Tensor] = []
 
@@ -70,7 +76,7 @@ class _RowSampler(LogitsProcessor):
             logp_BV = torch.log_softmax(scores.double(), dim=-1)
             choice_B = scores.argmax(-1)
         else:
-            logp_BV = truncate(scores, self.temperature, self.top_p, self.top_k)
+            logp_BV = truncate(scores, self.temperature, *self.cuts)
             cdf_BV = logp_BV.exp().cumsum(-1)
             # scaling by the last entry keeps the draw inside the vocabulary in spite of rounding
             draw_B1 = self.uniform_BT[:, self.step, None].to(cdf_BV.device) * cdf_BV[:, -1:]
@@ -97,6 +103,7 @@ def generate(
     stop_token_ids: Collection[int],
     pad_token_id: int,
     top_k: int = -1,
+    min_p: float = 0.0,
 ) -> list[Generated]:
     """Sample one response a prompt, as one batch with a KV cache.
 
@@ -120,7 +127,7 @@ def generate(
     attention_BT = _left_padded([[1] * len(p) for p in prompts], 0)
     draws = (torch.Generator().manual_seed(seed) for _, seed in zip(prompts, seeds, strict=True))
     uniform_BT = torch.stack([torch.rand(max_new_tokens, dtype=torch.float64, generator=g) for g in draws])
-    sampler = _RowSampler(uniform_BT, temperature, top_p, top_k)
+    sampler = _RowSampler(uniform_BT, temperature, top_p, top_k, min_p)
     out_BT = model.generate(
         input_ids=ids_BT.to(device),
         attention_mask=attention_BT.to(device),

@@ -293,13 +293,16 @@ class CellRecord(Record):
     records that are older than these fields, and `judge` also where none was asked. `by_verdict` is empty in records
     that are older than it; the samples that an engine failed on are in neither of its two entries.
     `identical_problems` counts problems whose responses, two or more, are one text (None in older records), and
-    `identical_by_chance` how many of these their log-probabilities explain. `synthetic` records are made up for tests.
+    `identical_by_chance` how many of these their log-probabilities explain. `top_k` -1 and `min_p` 0 are off.
+    `synthetic` records are made up for tests.
     """
 
     cell: Cell
     n: Annotated[int, Field(ge=1)]
     temperature: float
     top_p: float
+    top_k: int = -1
+    min_p: float = 0.0
     max_tokens: int
     scored_by: Literal["rule", "rule+judge"]
     judge_note: str = ""

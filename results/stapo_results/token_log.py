@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from stapo_results import store
-from stapo_results.errors import RecordError
+from stapo_results.errors import RecordError, message_of
 from stapo_results.schema import Run
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, LogHea
     except (pa.ArrowInvalid, OSError) as e:
         raise RecordError(
             f"{file}: not a file of the token log",
-            found=str(e).strip().splitlines()[0],
+            found=message_of(e),
             expected="Parquet",
             next_step="delete the step's two files and train from the last checkpoint, or take them from a backup",
         ) from None

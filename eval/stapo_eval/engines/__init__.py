@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 from stapo_eval.engines.base import Engine, Finished, Key, Request, key_of
-from stapo_eval.engines.options import EngineOptions, check_options, copies_of
+from stapo_eval.engines.options import EngineOptions, check_options, cluster_of, copies_of
 from stapo_eval.models import ModelFiles, check_files
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 
 __all__ = ["Engine", "EngineOptions", "Finished", "Key", "Request", "key_of", "make_engine"]
 
@@ -44,21 +43,28 @@ def make_engine(
         else:
             from stapo_eval.engines.vllm import VllmEngine as Local
 
-            how |= {"tensor_parallel": options.tensor_parallel}
-        copies = copies_of(kind, options)
-        if kind == "vllm" and copies:
-            print(f"vllm: {copies} x {options.tensor_parallel} GPUs (--replicas)", file=sys.stderr)
-        if copies > 1 or (copies and (options.ray_address or os.environ.get("RAY_ADDRESS"))):
+            how |= {"tensor_parallel": options.tensor_parallel, "max_model_len": options.max_model_len}
+            how |= {"arguments": options.vllm_arguments}
+        copies, cluster = copies_of(kind, options), cluster_of(options)
+        if kind == "vllm":
+            where = f"{copies or 'all'} x {options.tensor_parallel} GPUs (--replicas); " if copies or cluster else ""
+            print(f"vllm: {where}loading and compiling take minutes", file=sys.stderr, flush=True)
+        if copies > 1 or (cluster and (copies or kind == "vllm")):
             from stapo_eval.engines.ray import RayEngine
 
-            return RayEngine(Local, model, how, copies, options.ray_address)
+            return RayEngine(Local, model, how, copies, cluster)
         return Local(model, **how)
-    except (OSError, ValueError, KeyError, ImportError) as e:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as e:
         if isinstance(e, (BadInput, ModuleNotFoundError)):
             raise
         raise BadInput(
             f"the engine {kind} cannot load {model.given}",
-            found=f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
+            found=message_of(e),
             next_step="check the folder's config.json and tokenizer files"
-            + ("; where memory is short: a higher --tensor-parallel" if kind == "vllm" else ""),
+            + (
+                "; where memory is short: a lower --max-tokens or --max-model-len, a higher --tensor-parallel, "
+                "--vllm gpu_memory_utilization=SHARE, or end what else has the GPU"
+                if kind == "vllm"
+                else ""
+            ),
         ) from e

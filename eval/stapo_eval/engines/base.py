@@ -160,12 +160,13 @@ class Engine(ABC):
 
     Attributes:
         counts_tokens: True if `len(encode(text))` is exact; endpoints give UTF-8 bytes, an upper bound.
+        copies: engines behind this one; 0: it is one itself.
         busy: seconds in which the model worked or was waited for.
         notes: what happened that a reader of the records should know (a replica that was lost).
         refused: options of a request that an endpoint does not take.
     """
 
-    counts_tokens = True
+    counts_tokens, copies = True, 0
     tokenizer: Any
 
     def loaded(self, spec: Spec) -> None:

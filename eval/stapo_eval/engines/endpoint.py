@@ -149,6 +149,7 @@ class EndpointEngine(Engine):
         """
         d = request.decoding
         options: dict[str, Any] = {"seed": request.seed, "logprobs": True, **NEUTRAL}
+        options |= {"top_k": d.top_k, "min_p": d.min_p}
         try:
             answer = await a.client.chat.completions.create(
                 model=self.model,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
-from stapo_results.errors import RunFailed
+from stapo_results.errors import RunFailed, message_of
 from stapo_results.stop_tokens import stop_token_ids
 
 # Rows of a batch. On a CPU small batches win: their cache stays in the processor's, and a straggler holds up fewer rows
@@ -81,12 +81,14 @@ class HfEngine(Engine):
                 max_new_tokens=min(decoding.max_tokens, self.context - max(len(r.prompt) for r in batch)),
                 temperature=decoding.temperature,
                 top_p=decoding.top_p,
+                top_k=decoding.top_k,
+                min_p=decoding.min_p,
                 stop_token_ids=self.stop,
                 pad_token_id=self.pad,
             )
         except (RuntimeError, ValueError, MemoryError, IndexError) as e:
             if len(batch) == 1:
-                return [failed(batch[0], f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}")]
+                return [failed(batch[0], message_of(e))]
             half = len(batch) // 2  # finds the row that fails, or a size that fits
             return self._generate(batch[:half]) + self._generate(batch[half:])
         texts = self.tokenizer.batch_decode([g.token_ids for g in results], skip_special_tokens=True)

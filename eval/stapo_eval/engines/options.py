@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import tyro
@@ -10,6 +13,8 @@ import tyro
 from stapo_results.errors import BadInput
 
 KINDS = ("hf", "vllm", "openai")
+_FIXED = {"model", "tokenizer", "dtype", "seed", "trust_remote_code", "load_format", "tensor_parallel_size",
+          "max_model_len", "logprobs_mode"}  # fmt: skip
 _LEAST = {"max_model_len": 0, "replicas": 0, "concurrency": 1, "tensor_parallel": 1, "timeout": 1, "patience": 0}
 
 
@@ -24,7 +29,11 @@ class EngineOptions:
     concurrency: int = 64
     """Requests in flight at each address."""
     max_model_len: int = 0
-    """Tokens that prompt and response may have together at the endpoint; if 0, what its list of models says."""
+    """Tokens that prompt and response may have together (vllm, openai); if 0, what is asked for, as far as the model
+    has positions, or what the endpoint's list of models says."""
+    vllm: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """KEY=VALUE, an argument of vLLM's engine such as gpu_memory_utilization=0.8 (JSON or text; repeat it). A judge on
+    vllm has it too."""
     timeout: float = 3600.0
     """Seconds that an endpoint may take for one response."""
     patience: float = 300.0
@@ -44,6 +53,20 @@ class EngineOptions:
         """The addresses one by one."""
         return tuple(u.strip().rstrip("/") for several in self.url for u in several.split(",") if u.strip())
 
+    @property
+    def vllm_arguments(self) -> dict[str, Any]:
+        """The arguments of --vllm by name; raises BadInput for one that is none, or that has a flag of its own."""
+        found = {}
+        for key, given, value in (x.partition("=") for x in self.vllm):
+            if not given or key in _FIXED:
+                expected = f"KEY=VALUE, and none of {', '.join(sorted(_FIXED))}"
+                raise BadInput("--vllm does not take this", found=key + given + value, expected=expected)
+            try:
+                found[key] = json.loads(value)
+            except ValueError:
+                found[key] = value
+        return found
+
 
 def check_options(kind: str, options: EngineOptions) -> None:
     """Raises BadInput for options that contradict each other or the engine, and for an address with a secret in it."""
@@ -53,7 +76,8 @@ def check_options(kind: str, options: EngineOptions) -> None:
         (remote and not urls, "the engine openai needs an address", "--url http://HOST:PORT/v1"),
         (remote and options.replicas, "--replicas starts engines, an endpoint has its own", "several --url instead"),
         (not remote and urls, "--url is for the engine openai", "--engine openai"),
-        (not remote and options.max_model_len, "--max-model-len is for the engine openai", "--engine openai"),
+        (kind == "hf" and options.max_model_len, "the engine hf takes no --max-model-len", "--engine vllm"),
+        (kind != "vllm" and options.vllm, "--vllm is for the engine vllm", "--engine vllm"),
         (kind != "vllm" and options.tensor_parallel > 1, "--tensor-parallel is for the engine vllm", "--engine vllm"),
         (len(set(urls)) < len(urls), "duplicate address in --url", "give each once"),
     ):
@@ -62,6 +86,7 @@ def check_options(kind: str, options: EngineOptions) -> None:
     for name, least in _LEAST.items():
         if (given := getattr(options, name)) < least:
             raise BadInput(f"--{name.replace('_', '-')} is at least {least}", found=given)
+    _ = options.vllm_arguments
     for parts in map(urlsplit, urls):
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts[3] or parts[4]:
             raise BadInput(
@@ -72,9 +97,17 @@ def check_options(kind: str, options: EngineOptions) -> None:
             )
 
 
+def cluster_of(options: EngineOptions) -> str:
+    """Where the Ray cluster is that was named, "" where none was."""
+    return options.ray_address or os.environ.get("RAY_ADDRESS", "")
+
+
 def copies_of(kind: str, options: EngineOptions) -> int:
-    """Copies of an engine: as asked, else with vllm as many as this machine's visible GPUs hold; 0: nothing says."""
-    if options.replicas or kind != "vllm":
+    """Copies of an engine: as asked, else with vllm as many as this machine's visible GPUs hold.
+
+    0 where nothing says: one, or with vllm on a cluster as many as its GPUs hold (`stapo_eval.engines.ray`).
+    """
+    if options.replicas or kind != "vllm" or cluster_of(options):
         return options.replicas
     import torch
 

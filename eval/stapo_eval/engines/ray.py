@@ -11,32 +11,47 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from stapo_eval.engines.base import Engine, Finished, Key, Request, Spec, load_tokenizer
 from stapo_eval.models import ModelFiles, find_model
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput, RunFailed, StapoError, last_lines, message_of
 
 
 class Replica:
     """One engine in an actor's process."""
 
-    def __init__(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any]):
+    def load(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any]) -> Spec:
+        """Load the engine: not in __init__, whose errors Ray carries without their cause."""
         if not model.folder.is_dir():  # another node
             found = find_model(model.given, model.commit)
             if found.weights_sha256 != model.weights_sha256:
                 raise BadInput(f"{model.given} is another model on another node", found=found.weights_sha256)
             model = found
-        self.engine = local(model, **how)  # type: ignore[call-arg]  # each has arguments of its own
-
-    def spec(self) -> Spec:
+        try:
+            self.engine = local(model, **how)  # type: ignore[call-arg]  # each has arguments of its own
+        except Exception as e:
+            raise _explained(e) from e
         return self.engine.spec
 
     def work(self, fresh: list[Sequence[Request]]) -> list[Finished]:
         """Accept `fresh`, and work until something is finished."""
-        for requests in fresh:
-            self.engine.submit(requests)
-        return self.engine.poll()
+        try:
+            for requests in fresh:
+                self.engine.submit(requests)
+            return self.engine.poll()
+        except Exception as e:
+            raise _explained(e) from e
+
+
+def _explained(error: Exception) -> Exception:
+    """An actor's error with what its processes wrote to stderr before: Ray keeps that in a file."""
+    if isinstance(error, BadInput):
+        return error
+    log = Path("/proc/self/fd/2")
+    said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return RunFailed("a replica failed", found=f"{last_lines(said)}\n{message_of(error)}")
 
 
 class RayEngine(Engine):
@@ -59,6 +74,9 @@ class RayEngine(Engine):
         room = ray.cluster_resources()
         gpus = how.get("tensor_parallel", 1) if room.get("GPU") else 0
         cores = 1 if gpus else max(1, how.get("threads", 1))
+        self.copies = copies = copies or int(room.get("GPU", 0) // max(1, gpus))
+        if not copies:
+            raise BadInput("the cluster has no GPU", found=f"{room['CPU']:g} CPUs", next_step="--replicas NUMBER")
         if copies * gpus > room.get("GPU", 0) or copies * cores > room["CPU"]:  # the actors would wait for ever
             raise BadInput(
                 f"the cluster has no room for {copies} replicas",
@@ -68,9 +86,9 @@ class RayEngine(Engine):
             )
         # Any: Ray's stubs take the decorated class for a function
         actor: Any = ray.remote(num_gpus=gpus, num_cpus=cores, max_restarts=0, max_task_retries=0)(Replica)
-        self.replicas = {i: actor.remote(local, model, how) for i in range(copies)}
+        self.replicas = {i: actor.remote() for i in range(copies)}
         try:
-            spec, *others = set(ray.get([r.spec.remote() for r in self.replicas.values()]))
+            spec, *others = set(ray.get([r.load.remote(local, model, how) for r in self.replicas.values()]))
         except ray.exceptions.RayError as e:
             raise _cause(e) from None
         if others:
@@ -89,7 +107,7 @@ class RayEngine(Engine):
         """What a replica has finished. What a lost one held is submitted again.
 
         Raises:
-            RunFailed: a replica failed, or every one was lost.
+            RunFailed: every replica was lost.
         """
         import ray
         import ray.exceptions
@@ -102,15 +120,13 @@ class RayEngine(Engine):
             i = self.calls.pop(call)
             try:
                 finished: list[Finished] = ray.get(call)
-            except ray.exceptions.RayTaskError as e:
-                raise _cause(e) from None
-            except ray.exceptions.RayActorError as e:
-                del self.replicas[i]
+            except ray.exceptions.RayError as e:  # its engine died, or its process
+                ray.kill(self.replicas.pop(i))
                 if not self.replicas:
-                    raise RunFailed("every replica was lost", found=_last_line(e)) from None
-                lost = self.held.pop(i)
+                    raise RunFailed("every replica was lost", found=message_of(e)) from None
+                lost, said = self.held.pop(i), _cause(e)
                 self.notes.append(f"replica {i} was lost; the others did its work")
-                print(f"{self.notes[-1]}: {sum(map(len, lost.values()))} requests\n{e}", file=sys.stderr, flush=True)
+                print(f"{self.notes[-1]}: {sum(map(len, lost.values()))} requests\n{said}", file=sys.stderr, flush=True)
                 self.spec = replace(self.spec, places=self.spec.places * len(self.held) // (len(self.held) + 1))
                 for requests in lost.values():
                     self.submit(requests)
@@ -135,7 +151,7 @@ def _connect(address: str) -> bool:
     Raises:
         BadInput: Ray is not installed, or there is no cluster at the address.
     """
-    address = address or os.environ.get("RAY_ADDRESS", "local")
+    address = address or "local"
     if address == "local":
         # Ray's servers then listen on loopback only. The name is Ray's; it is read when Ray is imported.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -149,17 +165,13 @@ def _connect(address: str) -> bool:
     except (ImportError, ConnectionError, ValueError, RuntimeError) as e:
         raise BadInput(
             f"no Ray cluster could be joined at {address}",
-            found=_last_line(e),
+            found=message_of(e),
             next_step="ray start --head on that machine, leave out --ray-address, or --replicas 1",
         ) from None
     return True
 
 
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _cause(error: Exception) -> Exception:
-    """The error of ours that a Ray error carries, else a RunFailed with its last line."""
+def _cause(error: Exception) -> StapoError:
+    """The error of ours that a Ray error carries, else one with its message."""
     cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, (BadInput, RunFailed)) else RunFailed("a replica failed", found=_last_line(error))
+    return cause if isinstance(cause, StapoError) else RunFailed("a replica failed", found=message_of(error))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from stapo_eval.children import end_with_parent
 from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
@@ -21,9 +23,21 @@ class VllmEngine(Engine):
     """A vLLM engine that is fed from the queue: it holds a bounded number of requests whatever the queue's length.
 
     On a CPU a per-request seed and chunked prefill together end the engine, so that is switched off there.
+
+    Args:
+        max_model_len: the most tokens of a prompt and its response; 0: as many as the model has positions.
+        arguments: of vLLM's own, beside those below and in their place.
     """
 
-    def __init__(self, model: ModelFiles, *, dtype: str = "auto", tensor_parallel: int = 1):
+    def __init__(
+        self,
+        model: ModelFiles,
+        *,
+        dtype: str = "auto",
+        tensor_parallel: int = 1,
+        max_model_len: int = 0,
+        arguments: dict[str, Any] | None = None,
+    ):
         # vLLM reads these when it is imported
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -36,25 +50,33 @@ class VllmEngine(Engine):
                 found=e,
                 next_step="tox -e eval (a GPU) or tox -e vllm (a CPU) makes an environment with it; or use --engine hf",
             ) from None
+        if cpu := current_platform.is_cpu():
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+            dtype = "float32" if dtype == "auto" else dtype  # its own "auto" would make float32 weights bfloat16
+        self.tokenizer = load_tokenizer(model)
         options: dict[str, Any] = {
+            "model": str(model.folder),
+            "dtype": dtype,
+            "seed": 0,
+            "trust_remote_code": False,
+            "load_format": "safetensors",
             "tensor_parallel_size": tensor_parallel,
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",  # those of the sampling distribution, as the engine hf records them
         }
-        if current_platform.is_cpu():
-            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-            options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": 8192, "max_num_seqs": 256}
-            dtype = "float32" if dtype == "auto" else dtype  # its own "auto" would make float32 weights bfloat16
-        self.tokenizer = load_tokenizer(model)
-        self.llm = vllm.LLM(
-            model=str(model.folder), dtype=dtype, seed=0, trust_remote_code=False, load_format="safetensors", **options
-        )
+        positions = vllm.EngineArgs(**options | (arguments := arguments or {})).create_model_config().max_model_len
+        options["max_model_len"] = most = min(positions, max_model_len or positions)
+        if cpu:
+            batched = max(8192, most)  # a prompt is in one piece
+            options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": batched, "max_num_seqs": 256}
+        os.register_at_fork(after_in_child=end_with_parent)  # a fork has our plugins, and loads its own no more
+        self.llm = vllm.LLM(**options | arguments)
         config = self.llm.llm_engine.vllm_config
         # eager and compiled kernels give different samples for one seed
         name = f"vllm {vllm.__version__} {'eager' if config.model_config.enforce_eager else 'compiled'}"
         context, places = int(config.model_config.max_model_len), int(config.scheduler_config.max_num_seqs)
         self.loaded(Spec(name, False, context, places))
-        self.stop = stop_token_ids(self.tokenizer, list(self.llm.get_default_sampling_params().stop_token_ids or []))
+        self.stop = stop_token_ids(self.tokenizer, None)  # vLLM adds those of generation_config.json
         self.running: dict[str, Request] = {}
         self.refusals: list[Finished] = []
         self.number = 0
@@ -75,16 +97,22 @@ class VllmEngine(Engine):
             params = SamplingParams(
                 temperature=r.decoding.temperature,
                 top_p=r.decoding.top_p,
+                top_k=max(0, r.decoding.top_k),
+                min_p=r.decoding.min_p,
                 max_tokens=min(r.decoding.max_tokens, self.context - len(r.prompt)),
                 seed=r.seed,
                 logprobs=0,
+                flat_logprobs=True,
                 stop_token_ids=self.stop,
                 # the text is decoded here, once; per token it would cost this process more than the model costs its own
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             try:
-                self.llm.llm_engine.add_request(str(self.number), TokensPrompt(prompt_token_ids=list(r.prompt)), params)
+                with self._alive():
+                    self.llm.llm_engine.add_request(
+                        str(self.number), TokensPrompt(prompt_token_ids=[*r.prompt]), params
+                    )
             except ValueError as e:  # the engine's own validation: one bad request must not end the run
                 self.refusals.append(failed(r, f"{type(e).__name__}: {e}"))
             else:
@@ -96,20 +124,25 @@ class VllmEngine(Engine):
         Raises:
             RunFailed: the engine died, or stopped with requests unanswered.
         """
-        from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found]
-
         finished, self.refusals = self.refusals, []
         while self.running and not finished:
             if not self.llm.llm_engine.has_unfinished_requests():
                 raise RunFailed("vLLM stopped with requests unanswered", found=len(self.running))
-            try:
+            with self._alive():
                 outputs = self.llm.llm_engine.step()
-            except EngineDeadError as e:
-                raise RunFailed(
-                    "the vLLM engine died; its reason is above", found=f"{len(self.running)} requests in flight"
-                ) from e
             finished = [self._end(o) for o in outputs if o.finished and o.request_id in self.running]
         return finished
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Raises RunFailed where the engine is found dead."""
+        from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found]
+
+        try:
+            yield
+        except EngineDeadError as e:
+            in_flight = f"{len(self.running)} requests in flight"
+            raise RunFailed("the vLLM engine died; its reason is above", found=in_flight) from e
 
     def _end(self, output: Any) -> Finished:
         request = self.running.pop(output.request_id)

@@ -7,7 +7,6 @@ has a pipe of its own, so that whatever happens to it costs the answer in its ha
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import math
@@ -23,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
+from stapo_eval.children import end_with_parent
 from stapo_eval.grading.presets import decide, decide_quickly
 from stapo_eval.grading.rules import Gold, Options
 from stapo_results import safe_path
@@ -94,10 +94,8 @@ def check_limits(limits: Limits) -> None:
 
 
 def _end_with_others() -> None:
-    """End this process with the one that forked it (Linux), and with the one that asks: by signals, in C calls too."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    """End this process with the one that forked it, and with the one that asks: by signals, in C calls too."""
+    end_with_parent()
     asker = multiprocessing.parent_process()
     assert asker is not None
     pipe = asker.sentinel  # its other end closes when that process ends, and that sends SIGIO

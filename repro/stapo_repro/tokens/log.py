@@ -16,7 +16,7 @@ from stapo_repro import labels
 from stapo_repro.read import TrainingRun, read_steps
 from stapo_repro.text import model_text, visible
 from stapo_results import store, token_log
-from stapo_results.errors import BadInput, RecordError
+from stapo_results.errors import BadInput, RecordError, message_of
 from stapo_results.schema import Run, StepMetrics
 from stapo_results.sizes import is_miniature_size
 
@@ -39,7 +39,7 @@ class Vocabulary:
         except Exception as e:  # noqa: BLE001  the library raises no narrower class
             raise RecordError(
                 f"{path}: not a tokenizer",
-                found=str(e)[:200],
+                found=message_of(e),
                 next_step="copy the model's tokenizer.json there: the log's ids cannot be read without it",
             ) from None
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
@@ -49,7 +49,7 @@ def pin(config: Any, *, download: bool) -> None:
         lacking = missing_files(Path(folder))  # a download that was interrupted leaves a folder, too
         why = f"{folder} lacks {', '.join(lacking[:3])}" if lacking else ""
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as e:
-        folder, why = "", str(e).splitlines()[0]
+        folder, why = "", message_of(e)
     if not why:
         config.actor_rollout_ref.model.path = folder
     elif download:

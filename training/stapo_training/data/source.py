@@ -20,7 +20,7 @@ from pydantic import AliasPath, BaseModel, Field, StringConstraints, ValidationE
 
 from stapo_results.answers import INSTRUCTION, normalise_gold
 from stapo_results.benchmarks import normal_text, read_jsonl
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 from stapo_results.store import sha256_file
 from stapo_training.artifacts.weights import is_hub_id
 from stapo_training.data.rows import plain_gold
@@ -105,7 +105,7 @@ def _from_hub(name: str, revision: str) -> Source:
     except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
         raise BadInput(
             f"the dataset {name} could not be loaded from the hub",
-            found=f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}",
+            found=message_of(e),
             expected=f"revision {revision}, from the network or the cache in HF_HOME",
             next_step="check the network and HF_HUB_OFFLINE, or download the file and give --source FILE",
         ) from None
@@ -166,7 +166,7 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
         raise BadInput(
             f"{path} is not a Parquet file, or is damaged after row {done}",
-            found=str(e).splitlines()[0],
+            found=message_of(e),
             next_step="download it again",
         ) from None
 

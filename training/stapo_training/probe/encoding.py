@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 from stapo_results.token_log import TOKENIZER
 from stapo_training.artifacts.weights import missing_files
 from stapo_training.probe.responses import Response
-from stapo_training.run.folder import first_line
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def find_model(path: Path) -> ModelFolder:
     except Exception as e:  # noqa: BLE001  a folder's files may be broken in any way; no code of its own is run
         raise BadInput(
             f"the configuration or the tokenizer in {path} cannot be loaded",
-            found=first_line(e),
+            found=message_of(e),
             expected="a model that transformers knows: code from a model's folder is never run",
             next_step="copy the folder again, or take a model of another architecture",
         ) from None
@@ -128,7 +127,7 @@ def _prompt(tokenizer: Any, prompt: str | list[dict[str, str]], where: str) -> l
     except Exception as e:  # noqa: BLE001  a template may be missing, and may refuse a chat with any error
         raise BadInput(
             f"{where}: the chat does not fit the model's chat template",
-            found=first_line(e) if tokenizer.chat_template else f"no chat_template in {tokenizer.name_or_path}",
+            found=message_of(e) if tokenizer.chat_template else f"no chat_template in {tokenizer.name_or_path}",
             next_step="correct messages and roles, add the family's chat_template.jinja, or give prompt instead",
         ) from None
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 from stapo_results.token_log import LogHeader
 from stapo_training.probe.encoding import ModelFolder, Tokens
 from stapo_training.probe.responses import Response
-from stapo_training.run.folder import first_line
 from stapo_training.selection.selectors import silence_spurious
 from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution
 from stapo_training.token_log.rows import MiniBatch
@@ -58,7 +57,7 @@ class Scorer:
             absent = sorted(info["missing_keys"]) + sorted(str(k) for k in info["mismatched_keys"])
             wrong = f"{len(absent)} tensors missing or of another shape: {', '.join(absent[:3])}" if absent else ""
         except Exception as e:  # noqa: BLE001  a damaged file or an unfit configuration may raise anything
-            wrong = first_line(e)
+            wrong = message_of(e)
         if wrong:
             raise BadInput(
                 f"the model in {model.path} cannot be loaded",

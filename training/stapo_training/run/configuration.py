@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance
-from stapo_results.errors import BadInput, meant, near_name
+from stapo_results.errors import BadInput, meant, message_of, near_name
 from stapo_results.schema import SETTINGS
 from stapo_training.run import resolvers
 from stapo_training.selection import own
@@ -99,7 +99,7 @@ def _own_method(override: str) -> list[str]:
         if not isinstance(found, dict) or "defaults" in found:
             raise TypeError("no mapping" if not isinstance(found, dict) else "a list of defaults")
     except (OSError, YAMLError, OmegaConfBaseException, TypeError) as e:
-        raise BadInput(f"{path}: this is no overlay of a method", found=str(e).splitlines()[0],
+        raise BadInput(f"{path}: this is no overlay of a method", found=message_of(e),
                        expected="a YAML file such as those of configs/method, without a list of defaults",
                        next_step="docs/testbed.md shows one") from None  # fmt: skip
     values = {"run.method": path.stem} | dict(_leaves(found))
@@ -179,8 +179,8 @@ def compose(overrides: Sequence[str]) -> Any:
         if own_error := resolvers.own_error(e):
             raise own_error from None
         raise BadInput(
-            f"the configuration does not compose: {str(e).splitlines()[0]}",
-            found=" ".join(provenance.redact_command(overrides)),
+            "the configuration does not compose",
+            found=f"{message_of(e)}\n{' '.join(provenance.redact_command(overrides))}",
             expected="KEY=VALUE with a key that exists (+KEY=VALUE adds one)",
             next_step=f"{_near_key(str(e), overrides)}without it, stapo-train run ... --config-only shows every key",
         ) from None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_results import store, terminal
-from stapo_results.errors import RunFailed, StapoError
+from stapo_results.errors import RunFailed, message_of
 from stapo_results.schema import StepMetrics
 from stapo_training.run.alarms import Alarm
 
@@ -183,7 +183,7 @@ class TrainingFolder:
         again = f"run the same command: it resumes from {last}"
         return RunFailed(
             f"the checkpoint of step {step} could not be written",
-            found=f"{first_line(error)}; {free / 2**30:.2f} GiB of disk were free",
+            found=f"{message_of(error)}; {free / 2**30:.2f} GiB of disk were free",
             expected="room for the checkpoint (STATUS.md names the size of the last one)" if full else None,
             next_step=f"free some space, then {again}" if full else f"read the error above, then {again}",
         )
@@ -209,12 +209,3 @@ def _cause(error: BaseException) -> BaseException:
     """What an error that Ray carried here was raised for; any other error itself."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, BaseException) else error
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in a line. One that Ray carried here speaks for its cause, not for its traceback."""
-    error = _cause(error)
-    if isinstance(error, StapoError):
-        return error.what + (f" ({error.found})" if error.found is not None else "")
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

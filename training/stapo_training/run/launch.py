@@ -15,14 +15,14 @@ from typing import Any
 
 from stapo_results import provenance, runs, store, throughput
 from stapo_results.checks import Checks
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput, RunFailed, message_of
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
 from stapo_training.methods import AdvantageConfig
 from stapo_training.run import estimate, status
 from stapo_training.run.configuration import compose, in_full, last_choices
-from stapo_training.run.folder import TrainingFolder, first_line
+from stapo_training.run.folder import TrainingFolder
 from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
 
@@ -116,8 +116,7 @@ def ask_verl(config: Any) -> None:
         raise
     except Exception as e:  # whatever veRL and a reward function raise
         cure = "correct the value it names; stapo-train run ... --config-only shows every key"
-        said = ": ".join(filter(None, (type(e).__name__, str(e))))
-        raise BadInput("veRL refuses the configuration", found=said, next_step=cure) from e
+        raise BadInput("veRL refuses the configuration", found=message_of(e), next_step=cure) from e
 
 
 def _dry_run(config: Any, found: Preflight, command: str) -> int:
@@ -352,7 +351,7 @@ def _status_at_end(config: Any, out: Path) -> Iterator[None]:
         state = "interrupted"
         raise
     except Exception as e:
-        reason = first_line(e)
+        reason = message_of(e)
         raise
     finally:
         # the trainer has written to the folder through an object of its own

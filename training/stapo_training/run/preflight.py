@@ -27,7 +27,7 @@ from huggingface_hub import constants, try_to_load_from_cache
 
 from stapo_results import runs, store
 from stapo_results.checks import Checks
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_results.schema import Labels
 from stapo_results.shapes import KNOWN, Shape, shape_from
@@ -479,7 +479,7 @@ def check_data(kind: str, path: Path, make: str) -> list[str]:
                 refuse(what, f"{rows} rows of {', '.join(sorted(names))}", f"rows with {', '.join(sorted(_COLUMNS))}")
             ids = table.read(["extra_info"]).column("extra_info").combine_chunks()
     except (pa.ArrowInvalid, OSError) as e:
-        refuse("no Parquet file that can be read", str(e).splitlines()[0], "a Parquet file")
+        refuse("no Parquet file that can be read", message_of(e), "a Parquet file")
     known = pa.types.is_struct(ids.type) and ids.type.get_field_index("problem_id") >= 0
     if not known or ids.field("problem_id").null_count:
         found = f"{ids.field('problem_id').null_count} without" if known else f"extra_info: {ids.type}"
@@ -582,7 +582,7 @@ def cluster_nodes(address: str) -> list[Node]:
     except (OSError, ValueError, RuntimeError, RayError) as e:
         raise BadInput(
             "no Ray cluster answers",
-            found=f"ray_kwargs.ray_init.address={address}, {known or 'none known'}: {str(e).splitlines()[0]}",
+            found=f"ray_kwargs.ray_init.address={address}, {known or 'none known'}: {message_of(e)}",
             expected="a running cluster",
             next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others; if it "
             "runs, give this shell the nodes' RAY_AUTH_MODE and token (docs/cluster.md)",

@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from stapo_results.errors import RunFailed, StapoError
+from stapo_results.errors import RunFailed, StapoError, message_of
 
 _EVERY_SECONDS = 5.0
 _NOTICED_SECONDS = 75.0
@@ -72,8 +72,7 @@ def watched(command: str) -> Iterator[None]:
     except Exception as e:  # of a lost node many kinds are made: an actor's death, a closed connection of gloo's
         own = isinstance(e, StapoError) and not isinstance(e.__cause__, RayError)
         if not own and (watch.wait() or isinstance(e, RayActorError)):
-            said = (str(e).strip().splitlines() or [type(e).__name__])[-1]
-            raise _failed(watch.lost, said, command, killed=not getattr(e, "actor_init_failed", False)) from e
+            raise _failed(watch.lost, message_of(e), command, killed=not getattr(e, "actor_init_failed", False)) from e
         raise
     finally:
         watch.over.set()
