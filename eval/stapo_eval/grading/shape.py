@@ -119,7 +119,7 @@ def items(text: str, *, merge: bool = True) -> Items:
 
 def _plus_and_minus(text: str) -> list[str]:
     """The variants of an item with plus-minus signs."""
-    pieces = re.split(r"\\pm(?![A-Za-z])" if r"\pm" in text else r"\\mp(?![A-Za-z])", text)
+    pieces = re.split(r"\\pm(?![A-Za-z])", text)
     if len(pieces) > 4:
         return [text]
     return ["".join(map("".join, zip(pieces, (*c, ""), strict=True))) for c in product("+-", repeat=len(pieces) - 1)]
@@ -207,7 +207,7 @@ def _matrices(golds: list[list[str]], answers: list[list[str]], gold: str, answe
     return _each(cells[0] or _parts(gold), cells[1] or _parts(answer), terms)
 
 
-_OWNER = re.compile(r'^\s*"[A-Z][a-z]+"\s*:|^\s*([a-z])\s*:')  # Ann: 7, Paul: 14; x: 7, y: 14
+_OWNER = re.compile(r'^\s*"[A-Z][a-z]+"\s*:|^\s*([a-z])\s*:(?=\s*[-\d\\(])')  # Ann: 7, Paul: 14; x: 7, y: 14
 
 
 def _lists(gold: str, answer: str, g: Items, a: Items, terms: Terms) -> bool:
@@ -234,9 +234,10 @@ def _lists(gold: str, answer: str, g: Items, a: Items, terms: Terms) -> bool:
         return alike and _coordinates(g) and _each([_unnamed(x) for x in golds], parts, terms)
     if (OR in g.signs) != (OR in a.signs) and any(set(_cut(x)[1]) - {"="} for x in (*golds, *answers)):
         return False  # x < 2 or y > 3
-    names = _names(golds), _names(answers)
-    if not all(names) and max(map(len, names)) > 1:  # bare values of different names count in their order
-        return not g.braces and not a.braces and _each(golds, answers, terms)
+    for named in (_names, _worded):
+        names = named(golds), named(answers)
+        if not all(names) and max(map(len, names)) > 1:  # bare values of different names count in their order
+            return not g.braces and not a.braces and _each(golds, answers, terms)
     if g.braces or a.braces:
         golds, answers = (list({_bare(x): x for x in side}.values()) for side in (golds, answers))
     elif terms.ordered:
@@ -245,10 +246,14 @@ def _lists(gold: str, answer: str, g: Items, a: Items, terms: Terms) -> bool:
 
 
 def _names(members: Sequence[str]) -> set[str]:
-    """The names of what equations say, and words behind values (7 red); x_1 and x_2 are the same name."""
-    cuts = [(_cut(x), "".join(re.findall(r'"([^"]*)"', x))) for x in members]
-    named = {words if signs != ["="] else _bare(sides[0]).partition("_")[0] for (sides, signs), words in cuts}
-    return named - {""}
+    """The names of what equations say; x_1 and x_2 are the same name."""
+    cuts = map(_cut, members)
+    return {_bare(sides[0]).partition("_")[0] for sides, signs in cuts if signs == ["="]}
+
+
+def _worded(members: Sequence[str]) -> set[str]:
+    """The words of each: 7 "red", 5 "blue"."""
+    return {"".join(re.findall(r'"([^"]*)"', x)) for x in members} - {""}
 
 
 def _coordinates(listed: Items) -> bool:

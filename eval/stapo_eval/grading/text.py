@@ -94,6 +94,7 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
     (r"\\neqq?(?![A-Za-z])", r"\\ne "),
     (r"\\overrightarrow(?![A-Za-z])", r"\\vec"),
+    (r"\bper cent\b", "percent"),
     (r"\\[lcd]?dots[a-z]?(?![A-Za-z])|\.(?:\s?\.)+", "..."),  # digits or items that go on
     (_TIME_OF_DAY, lambda m: f"{m[1]} {m[2].lower()}m"),
     (_RESIDUE, r" \\mod \1"),
@@ -336,6 +337,7 @@ def _run(m: re.Match[str]) -> str:
 def marked(text: str) -> str:
     r"""A cleaned text whose words are in double quotes, 5 "square cm", and whose "and" and "or" are one sign."""
     text = clean(text).replace('"', "")
+    text = text if r"\pm" in text else text.replace(r"\mp", r"\pm")  # beside \pm it is the other sign
     for pattern, to in _BEFORE_WORDS:
         text = pattern.sub(to, text)
     text = re.sub(r'(?<=[^\W\d_])"[\s-]*"(?=[^\W\d_])', " ", _RUNS.sub(_run, text))
