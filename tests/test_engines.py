@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import eval_model
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -102,6 +105,38 @@ def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:
     embedding.weight.data = embedding.weight.data[:1]  # no token but the first
     with pytest.raises(RunFailed, match="whole batch"):
         _all(broken, _requests(broken, 2))
+
+
+CHILD = """
+import multiprocessing, os, sys, time
+from stapo_eval import children
+
+def child(plugin):
+    if plugin:
+        children.vllm_plugin()
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    how = sys.argv[1]
+    children.vllm_plugin()  # vLLM calls it in the command, too, which may outlive its shell
+    if how == "fork":
+        os.register_at_fork(after_in_child=children.end_with_parent)
+    multiprocessing.get_context(how).Process(target=child, args=(how == "spawn",)).start()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is Linux's")
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_process_of_vllms_ends_with_a_command_that_is_killed(tmp_path: Path, how: str) -> None:
+    (tmp_path / "main.py").write_text(CHILD)
+    command = [sys.executable, str(tmp_path / "main.py"), how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        child = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    assert [p for p in psutil.wait_procs([child], timeout=5)[1] if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) -> None:
