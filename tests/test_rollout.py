@@ -140,6 +140,17 @@ def test_the_weights_of_another_model_are_refused(rollout: Any) -> None:
         rollout.load_weights({"model.norm.weight": rollout.model.model.norm.weight}, STEP)
 
 
+def test_the_rollout_samples_in_the_dtype_of_the_run(rollout: Any, config: Any) -> None:
+    """From the trainer's float32 weights; each response's log-probabilities are numbers."""
+    config = config.copy()
+    config.actor_rollout_ref.rollout.dtype = "bfloat16"
+    made = type(rollout)(config)
+    made.load_weights(rollout.model.state_dict(), STEP - 1)
+    assert {p.dtype for p in made.model.parameters()} == {torch.bfloat16}
+    made.generate_sequences(_prompts())
+    assert all(torch.isfinite(row).all() for row in rollout.puts[0]["fields"]["rollout_log_probs"])
+
+
 def test_dynamic_sampling_gives_a_problem_that_a_step_meets_twice_other_seeds(config: Any) -> None:
     from omegaconf import OmegaConf
 
