@@ -84,6 +84,26 @@ def test_the_shards_of_three_ranks_are_the_model(
     assert labels.weights_sha256 == store.sha256_file(tmp_path / "model" / "model.safetensors")
 
 
+def test_tensors_of_another_model_are_refused(run_folder: Path, tmp_path: Path) -> None:
+    """As a LoRA's, which transformers would fill with random numbers; or of another shape."""
+    for name, renamed, shape in (
+        ("model.norm.weight", "base_model.model.model.norm.weight", None),
+        ("model.norm.weight", "model.norm.weight", 7),
+    ):
+        run = tmp_path / f"run-{shape}"
+        shutil.copytree(run_folder, run)
+        step = run / "checkpoints" / "global_step_2"
+        for file in find_shards(step / "actor"):
+            state = torch.load(file, weights_only=True)
+            tensor = state.pop(name)
+            torch.save(state | {renamed: torch.zeros(shape) if shape else tensor}, file)
+        (step / "COMPLETE.json").unlink()
+        TrainingFolder(run).complete_checkpoint(2)
+        with pytest.raises(BadInput, match=renamed):
+            export(run, tmp_path / "model")
+        assert list(tmp_path.glob("*model*")) == []
+
+
 def test_shards_of_two_replicas_are_the_model_once(tiny_base: Path, tmp_path: Path) -> None:
     """`fsdp_config.fsdp_size=2` over four ranks: a mesh of ddp x fsdp, in which every part is there twice."""
     whole = load_file(tiny_base / "model" / "model.safetensors")

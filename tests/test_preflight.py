@@ -102,11 +102,46 @@ def test_what_verl_refuses_or_does_not_find(tiny_base: Path, tmp_path: Path, ove
     assert named in str(e.value.found)
 
 
-def test_a_reward_that_does_not_tell_right_from_wrong_is_refused(tiny_base: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def compute_score(**_):\n    return {'score': 1.0}\n")
-    config = mini(tiny_base, tmp_path, f"reward.custom_reward_function.path={tmp_path}/mine.py")
-    with pytest.raises(BadInput, match=r"\[1\.0, 1\.0\]"):
+REWARD = "reward.custom_reward_function"
+
+
+@pytest.mark.parametrize(
+    ("kind", "returned", "refused"),
+    [
+        ("", "score", ""),
+        ("async ", "{'score': score, 'acc': score > 0}", ""),
+        ("", "{'score': 1.0}", "[1.0, 1.0]"),
+        ("", "{'score': score}", "[False, False] as acc"),  # by which validation counts
+        ("", "{'score': score, 'acc': True}", "[True, True] as acc"),
+    ],
+)
+def test_a_reward_of_ones_own_with_verls_signature(tiny_base, tmp_path: Path, kind, returned, refused: str) -> None:
+    head = f"{kind}def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+    score = "    score = 1.0 if f'{{{ground_truth}}}' in solution_str else -1.0\n"
+    (tmp_path / "mine.py").write_text(f"{head}{score}    return {returned}\n")
+    config = mini(tiny_base, tmp_path, f"{REWARD}.path={tmp_path}/mine.py")
+    if not refused:
         launch.ask_verl(config)
+        return
+    with pytest.raises(BadInput) as e:
+        launch.ask_verl(config)
+    assert refused in str(e.value.found)
+
+
+@pytest.mark.parametrize(
+    ("more", "given"),
+    [
+        ([], {}),
+        ([f"{REWARD}.reward_kwargs=null"], {}),
+        ([f"~{REWARD}.reward_kwargs.verifier"], {}),
+        ([f"+{REWARD}.reward_kwargs.least=2", f"{REWARD}.reward_kwargs.verifier=v"], {"verifier": "v", "least": 2}),
+    ],
+)
+def test_a_reward_of_ones_own_gets_what_is_named(more: list[str], given: dict) -> None:
+    config = compose([*GPUS, f"{REWARD}.path=mine.py", *more])
+    chosen = config.reward.custom_reward_function
+    assert (chosen.path, chosen.reward_kwargs) == (str(Path("mine.py").resolve()), given)
+    assert "verifier" not in refusals(preflight.check_settings(config))
 
 
 def test_config_only_needs_no_gpu_no_data_and_no_model(capfd: pytest.CaptureFixture) -> None:
@@ -229,6 +264,47 @@ def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path:
             preflight.check_data("train_files", file, "MAKE")
     with pytest.raises(BadInput, match="Parquet"):
         preflight.check_data("train_files", tmp_path, "MAKE")
+
+
+def _longer(table: Any, first: int) -> Any:
+    """The table with 120 more characters in every prompt from the row `first` on."""
+    prompts = table.column("prompt").to_pylist()
+    for prompt in prompts[first:]:
+        prompt[0]["content"] += " 1 + 2" * 20
+    return table.set_column(table.schema.names.index("prompt"), "prompt", [prompts])
+
+
+def test_prompts_that_verl_would_leave_out(tiny_base: Path, tmp_path: Path) -> None:
+    """Of 64 prompts 20 fit: fewer than a batch of 32, and enough for one of 16; no validation problem is left out."""
+    table = pq.read_table(tiny_base / "data" / "train.parquet")
+    pq.write_table(_longer(table, 20), tmp_path / "train.parquet")
+    given = f"data.train_files={tmp_path}/train.parquet"
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", given))
+    assert (found.prompts, found.longer) == (20, 44)
+    assert "20 (44 more" in refusals(found.checks)["prompts"]
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", given, "data.train_batch_size=16"))
+    assert (found.prompts, found.longer, found.checks.problems) == (20, 44, [])
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.val_files={tmp_path}/train.parquet"))
+    assert "44 of 64" in refusals(found.checks)["lengths of data.val_files"]
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", "data.train_max_samples=16"))
+    assert "16 (0 more" in refusals(found.checks)["prompts"]
+
+
+def test_a_template_that_makes_no_prompt_names_the_row(tiny_base: Path, tmp_path: Path) -> None:
+    table = pq.read_table(tiny_base / "data" / "train.parquet")
+    texts = [prompt[0]["content"] for prompt in table.column("prompt").to_pylist()]
+    strings = table.set_column(table.schema.names.index("prompt"), "prompt", [texts])
+    pq.write_table(strings, tmp_path / "train.parquet")
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet"))
+    assert "row 0" in refusals(found.checks)["lengths of data.train_files"]
+    model = tmp_path / "model"
+    shutil.copytree(tiny_base / "model", model)
+    (model / "chat_template.jinja").unlink()
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}"))
+    assert "chat_template" in refusals(found.checks)["lengths of data.val_files"]
+    template = f"{A}.model.custom_chat_template='{{{{ messages[0].content }}}}'"
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}", template))
+    assert "lengths of data.val_files" not in refusals(found.checks)
 
 
 @pytest.mark.parametrize("gold", ["$0$", r"\boxed{0}", ["0"], None, 0.0])

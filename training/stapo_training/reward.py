@@ -1,6 +1,6 @@
 """The training reward: DAPO's rule, +1 or -1, by veRL's own verifier.
 
-`verifier` (Hydra: reward.custom_reward_function.reward_kwargs.verifier) chooses how the answer is found:
+`verifier` (Hydra: `VERIFIER`) chooses how the answer is found:
 
 - `strict_box` (default): the last \\boxed{}, equal to the gold as a string (JustRL's fork, which asks for a box).
 - `fallback`: veRL 0.9.1's math_dapo as it is: an "Answer:" line in the last 300 characters, else the last box in the
@@ -19,6 +19,7 @@ from stapo_results.errors import BadInput
 
 PATH = "pkg://stapo_training.reward"
 """The value of reward.custom_reward_function.path that names this file."""
+VERIFIER = "reward.custom_reward_function.reward_kwargs.verifier"
 VERIFIERS = ("strict_box", "fallback", "answer_line")
 MISJUDGED = ("box_right_scored_wrong", "box_wrong_scored_right")
 """What the reward says of each sample, and each step's metrics count."""
@@ -26,19 +27,22 @@ _LONGEST = 2000
 """Characters of the last box that may contradict the score."""
 
 
-def verifier_from(config: Any) -> str:
-    """The verifier that a composed configuration names; run.json keeps it under the same key.
+def verifier_from(config: Any) -> str | None:
+    """The verifier that a composed configuration names, under a key of run.json too; None for another reward.
 
     Raises:
         BadInput: for one that does not exist, before anything starts.
     """
-    name = config.reward.custom_reward_function.reward_kwargs.verifier
+    chosen = config.reward.custom_reward_function
+    if chosen.path != PATH:
+        return None
+    name = chosen.reward_kwargs.get("verifier", VERIFIERS[0])
     if name not in VERIFIERS:
         raise BadInput(
             "unknown verifier",
             found=name,
             expected=" | ".join(VERIFIERS),
-            next_step="reward.custom_reward_function.reward_kwargs.verifier=strict_box",
+            next_step=f"{VERIFIER}=strict_box",
         )
     return name
 

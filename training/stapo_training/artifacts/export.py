@@ -153,6 +153,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     config = json.loads((tokenizer / "config.json").read_text())
     # safetensors stores no tensor twice; transformers ties it again
     tied = ["lm_head.weight"] if config.get("tie_word_embeddings") else []
+    _check_tensors(shards, tokenizer, tied)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(tokenizer, partial)
@@ -179,6 +180,28 @@ def _check_sizes(step_folder: Path) -> None:
             found=f"another size, or none: {', '.join(wrong[:3])}",
             expected=f"the sizes in {COMPLETE}",
             next_step="copy the files again, or use another checkpoint",
+        )
+
+
+def _check_tensors(files: Sequence[Path], folder: Path, tied: Collection[str]) -> None:
+    """Raises BadInput unless a checkpoint's tensors have names and shapes of the model in config.json.
+
+    transformers would fill the others at random, as those of a LoRA.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    expected, found = ({n: tuple(t.shape) for n, t in state.items() if n not in tied}
+                       for state in (model.state_dict(), read_shards(files[:1])[0]))  # fmt: skip
+    if wrong := [n for n in sorted(expected.keys() | found.keys()) if expected.get(n) != found.get(n)]:
+        raise BadInput(
+            f"{folder.parent}: the tensors are not those of the model that config.json describes",
+            found=f"{len(wrong)} differ: " + ", ".join(f"{n} {found.get(n, 'missing')}" for n in wrong[:3]),
+            expected=", ".join(f"{n} {expected.get(n, 'missing')}" for n in wrong[:3]),
+            next_step="export a checkpoint of a training of all weights (no LoRA, no other architecture)",
         )
 
 

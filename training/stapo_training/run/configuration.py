@@ -16,6 +16,7 @@ from typing import Any
 from stapo_results import provenance
 from stapo_results.errors import BadInput, meant, message_of, near_name
 from stapo_results.schema import SETTINGS
+from stapo_training import reward
 from stapo_training.run import resolvers
 from stapo_training.selection import own
 
@@ -72,6 +73,7 @@ def in_full(override: str) -> str:
     if key in GROUPS and not is_overlay:
         return f"{key}={meant(key, value, choices(key), f'stapo-train run {key}=...')}"
     is_file = is_overlay or (key == f"{_SELECTOR}name" and own.is_file(value))
+    is_file = is_file or (key_of(override) == "reward.custom_reward_function.path" and value.endswith(".py"))
     is_path = (key_of(override) in PLACES or is_file) and value
     return f"{key}={Path(os.path.expanduser(value)).resolve()}" if is_path else override
 
@@ -172,6 +174,10 @@ def compose(overrides: Sequence[str]) -> Any:
                 before = hydra_compose("stapo", overrides=plain).actor_rollout_ref.selector
                 config.run.method = label(config.run.method, config.actor_rollout_ref.selector, before)
         OmegaConf.resolve(config)
+        rewards = config.reward.custom_reward_function
+        ours = rewards.path == reward.PATH or reward.VERIFIER in map(key_of, overrides)
+        # another function is not given the verifier of base.yaml
+        rewards.reward_kwargs = {k: v for k, v in (rewards.reward_kwargs or {}).items() if ours or k != "verifier"}
         missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL)
         # the other keys follow from those of the run
         missing = [k for k in missing if k.startswith("run.")] or missing

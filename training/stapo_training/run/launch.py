@@ -68,7 +68,8 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     found.checks.refuse()
     unchecked = config.run.check_memory and not found.memory
     lacking = "the card or the model is not known: memory is not checked (run.card=H100 plans with a card)"
-    for warning in filter(None, (found.warning, unchecked and lacking)):
+    longer = f"{found.longer} prompts are left out: longer than data.max_prompt_length={config.data.max_prompt_length}"
+    for warning in filter(None, (found.warning, unchecked and lacking, found.longer and longer)):
         print(f"warning: {warning}", file=sys.stderr)
     weights.pin(config, download=True)
     return _open_and_train(config, command, found.files)
@@ -136,6 +137,7 @@ def show(config: Any, found: Preflight, command: str) -> None:
     """Print what would run, whether it fits, how long it takes, how to start it; "not known" where a check failed."""
     a, data, trainer, asked, need = config.actor_rollout_ref, config.data, config.trainer, config.run, found.memory
     prompts = f"{found.prompts} prompts" if found.prompts else "prompts not known"
+    prompts += f" ({found.longer} longer ones left out)" if found.longer else ""
     updates = data.train_batch_size // a.actor.ppo_mini_batch_size
     card, ranks = (
         found.card or "this machine",

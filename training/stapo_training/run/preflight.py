@@ -102,11 +102,15 @@ class Node:
 
 @dataclass
 class Preflight:
-    """What the checks found of a run; None is what a failed check would have given. validation: samples of one."""
+    """What the checks found of a run; None is what a failed check would have given.
+
+    prompts: of training, without those that are `longer` than data.max_prompt_length. validation: samples of one.
+    """
 
     checks: Checks
     files: list[Path] = field(default_factory=list)
     prompts: int | None = 0
+    longer: int = 0
     validation: int = 0
     card: str | None = None
     shape: Shape | None = None
@@ -143,11 +147,18 @@ def examine(config: Any) -> Preflight:
     a, found = config.actor_rollout_ref, Preflight(check_settings(config))
     checks = found.checks
     model = checks.attempt("model", check_model, config)
+    tokenizer = model and checks.attempt("tokenizer", find_tokenizer, config)
     for kind in ("train_files", "val_files"):
         names, ids = config.data[kind], list[str | None]()
         for path in map(Path, [names] if isinstance(names, str) else names):
             found.files.append(path)
             rows = checks.attempt(f"data.{kind}", check_data, kind, path, how_to_make(config, path))
+            lengths = (
+                rows
+                and tokenizer
+                and checks.attempt(f"lengths of data.{kind}", check_lengths, config, kind, path, tokenizer)
+            )
+            found.longer += sum(n > config.data.max_prompt_length for n in lengths or ())
             if rows and config.reward.custom_reward_function.path == reward.PATH:
                 checks.attempt(f"golds of data.{kind}", check_golds, path, how_to_make(config, path))
             if rows is None and kind == "train_files":
@@ -157,8 +168,8 @@ def examine(config: Any) -> Preflight:
         if kind == "val_files":
             found.validation = len(ids) * int(a.rollout.val_kwargs.n)
         elif found.prompts is not None:
-            found.prompts = len(ids)
-    checks.attempt("prompts", _check_prompts, config, found.prompts)
+            found.prompts = len(ids) - found.longer
+    checks.attempt("prompts", _check_prompts, config, found)
     # a hub model that is not cached may still have known facts, so that its run is planned
     if model := model or (a.model.path if a.model.path in KNOWN else None):
         checks.attempt("the model's configuration", check_model_config, config, model)
@@ -521,12 +532,69 @@ def check_golds(path: Path, make: str) -> None:
         )
 
 
-def _check_prompts(config: Any, prompts: int | None) -> None:
-    batch = config.data.train_batch_size
-    if prompts is not None and prompts < batch:
-        cure = f"more data, or data.train_batch_size={prompts} (and a mini-batch that divides it)"
-        what = "fewer prompts than one training batch"
-        raise BadInput(what, found=prompts, expected=f"at least {batch}", next_step=cure)
+def find_tokenizer(config: Any) -> Any:
+    """The run's tokenizer, with its chat template; None of a hub model that is not cached.
+
+    Raises:
+        BadInput: a local one that transformers cannot read.
+    """
+    from transformers import AutoTokenizer
+
+    model = config.actor_rollout_ref.model
+    path = str(model.get("tokenizer_path") or model.path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as e:  # the library raises many kinds
+        if is_hub_id(path):
+            return None
+        raise BadInput(f"{path}: no tokenizer that can be read", found=str(e), next_step="take the folder again") from e
+    tokenizer.chat_template = model.get("custom_chat_template") or tokenizer.chat_template
+    return tokenizer
+
+
+def check_lengths(config: Any, kind: str, path: Path, tokenizer: Any) -> list[int]:
+    """Tokens of every prompt of a data file, by the model's chat template, as veRL counts them.
+
+    veRL leaves longer prompts out, and counts one of which the template makes nothing as longer.
+
+    Raises:
+        BadInput: for such a row, and for a validation problem that would be left out.
+    """
+    lengths, limit = list[int](), config.data.max_prompt_length
+    options = config.data.get("apply_chat_template_kwargs") or {}
+    for row, prompt in enumerate(pq.read_table(path, columns=["prompt"]).column(0).to_pylist()):
+        try:
+            ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False, **options)
+            lengths.append(len(ids))
+        except Exception as e:  # noqa: BLE001  templates and the library raise many kinds
+            raise BadInput(
+                f"{path}, row {row}: the model's chat template makes no prompt of it",
+                found=f"{type(e).__name__}: {str(e).splitlines()[0]}" if str(e) else type(e).__name__,
+                expected="a list of messages, and a chat template in the model's tokenizer",
+                next_step="correct the column prompt, or set actor_rollout_ref.model.custom_chat_template",
+            ) from None
+    longer = sum(n > limit for n in lengths)
+    if longer and kind == "val_files":
+        raise BadInput(
+            f"{path}: veRL would leave out validation problems",
+            found=f"{longer} of {len(lengths)} are longer than data.max_prompt_length={limit}",
+            expected="none",
+            next_step=f"data.max_prompt_length={max(lengths)}",
+        )
+    return lengths
+
+
+def _check_prompts(config: Any, found: Preflight) -> None:
+    batch, most = config.data.train_batch_size, config.data.get("train_max_samples", -1)
+    if found.prompts is None:
+        return
+    if (prompts := min(found.prompts, most) if most > 0 else found.prompts) < batch:
+        raise BadInput(
+            "fewer prompts than one training batch",
+            found=f"{prompts} ({found.longer} more are longer than data.max_prompt_length)",
+            expected=f"at least {batch}",
+            next_step=f"more data, or data.train_batch_size={prompts} (and a mini-batch that divides it)",
+        )
 
 
 # the machine

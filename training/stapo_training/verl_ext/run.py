@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from typing import Any
 
 import ray
@@ -15,6 +17,7 @@ from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from stapo_training.verl_ext import agent_loop, nodes, trainer
+from stapo_training.verl_ext.trainer import is_right
 
 assert agent_loop  # imported because it registers
 
@@ -42,8 +45,13 @@ def validate(config: Any) -> None:
     reward: Any = get_custom_reward_fn(config)
     assert reward is not None, "reward.custom_reward_function.path is empty"
     texts = [f"Answer: {answer}\n\\boxed{{{answer}}}" for answer in (42, 41)]
-    scores = [reward(data_source="preflight", solution_str=t, ground_truth="42")["score"] for t in texts]
+    asked = [reward(data_source="preflight", solution_str=t, ground_truth="42", extra_info={}) for t in texts]
+    replies = [asyncio.run(r) if inspect.iscoroutine(r) else r for r in asked]
+    found = [r if isinstance(r, dict) else {"score": r, "acc": r} for r in replies]  # as veRL reads it
+    scores = [r.get("score") for r in found]
     assert scores == [1.0, -1.0], f"reward.custom_reward_function gives 42 and 41 the scores {scores} where 42 is right"
+    right = [is_right(r.get("acc")) for r in found]
+    assert right == [True, False], f"reward.custom_reward_function gives 42 and 41 {right} as acc where 42 is right"
 
 
 def train(config: Any) -> None:

@@ -230,7 +230,7 @@ class StapoTrainer(PPOTrainerSync):
         for (source, _), samples in expected_acc_counts.items():
             expected[source] += samples
         for source, acc in zip(data_sources, reward_extra_infos_dict["acc"], strict=True):
-            correct[source] += bool(acc)
+            correct[source] += is_right(acc)
         n = self.config.actor_rollout_ref.rollout.val_kwargs.n
         accuracy = {f"val-core/{s}/acc/mean@{n}": correct[s] / expected[s] for s in sorted(expected)}
         return accuracy | {_FAILED: float(expected.total() - len(data_sources))}
@@ -309,6 +309,11 @@ class StapoTrainer(PPOTrainerSync):
             step_seconds=self._step_seconds,
             alarms_on=self._watch.on,
         )
+
+
+def is_right(acc: Any) -> bool:
+    """The `acc` of a reward; of one that returns a number alone veRL takes the number, -1 where it is wrong."""
+    return acc is not None and float(acc) > 0
 
 
 def stopped_by(fatal: list[alarms.Alarm], checkpoint: Path | None) -> RunFailed:
