@@ -8,13 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import eval_model
 import psutil
 import pytest
 
+from stapo_eval.decoding import Decoding, prompt
+from stapo_eval.engines import Engine, Request
+from stapo_eval.options import RunOptions
+from stapo_eval.plan import make_plan
+from stapo_eval.run import _engine
 from stapo_results import store
+from stapo_results.errors import RunFailed
 from stapo_results.schema import Run, Sample
 
 pytestmark = [
@@ -45,14 +52,24 @@ def _started(command: list[str], log: Path, until: int, out: Path) -> subprocess
     return process
 
 
+def _cores(pid: int | None = None) -> list[psutil.Process]:
+    return [p for p in psutil.Process(pid).children(recursive=True) if "EngineCore" in p.name()]
+
+
 def test_a_run_that_is_killed_loses_doubles_and_repeats_nothing(tmp_path: Path) -> None:
     command, out = _command(tmp_path)
     draw, kept = random.Random(0), []
     for number in range(KILLS):
         until = len(kept) + draw.randrange(1, TOTAL // KILLS)
         process = _started(command, tmp_path / f"log{number}", until, out)
-        os.killpg(process.pid, signal.SIGKILL)
+        others = psutil.Process(process.pid).children(recursive=True)
+        assert _cores(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
         process.wait()
+        alive = [
+            p for p in psutil.wait_procs(others, timeout=5)[1] if p.is_running() and p.status() != psutil.STATUS_ZOMBIE
+        ]
+        assert alive == []
         lines = eval_model.whole_lines(out)
         assert lines[: len(kept)] == kept
         kept = lines
@@ -69,10 +86,8 @@ def test_a_run_that_is_killed_loses_doubles_and_repeats_nothing(tmp_path: Path) 
 def test_a_dead_engine_ends_the_run_with_the_command_that_goes_on(tmp_path: Path) -> None:
     command, out = _command(tmp_path)
     process = _started(command, log := tmp_path / "log", 50, out)
-    engines = [p for p in psutil.Process(process.pid).children(recursive=True) if "EngineCore" in p.name()]
-    assert engines, [p.name() for p in psutil.Process(process.pid).children(recursive=True)]
-    for p in engines:
-        p.kill()
+    (core,) = _cores(process.pid)
+    core.kill()
     assert process.wait(timeout=300) == 1
     assert f"--out {out}   resumes: " in log.read_text()
     assert store.read_json(out / "run.json", Run).status == "failed"
@@ -80,3 +95,32 @@ def test_a_dead_engine_ends_the_run_with_the_command_that_goes_on(tmp_path: Path
     assert 50 <= len(kept) < TOTAL
     assert subprocess.run(command, capture_output=True, timeout=600).returncode == 0
     assert eval_model.whole_lines(out)[: len(kept)] == kept
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """For a model of more positions than a batch has tokens on a CPU."""
+    folder = tmp_path_factory.mktemp("engine")
+    eval_model.build(folder / "model", head_dim=32, positions=32_768)
+    data, own = eval_model.benchmarks(folder / "data"), ("enforce_eager=true", "max_num_seqs=7")
+    options = RunOptions(str(folder / "model"), data_dir=str(data), benchmarks="sums,longer-sums", max_tokens=50,
+                         out=str(folder / "out"), engine="vllm", vllm=own)  # fmt: skip
+    made = _engine(make_plan(options))
+    yield made
+    made.close()
+
+
+def test_it_has_the_positions_that_are_asked_for_and_the_arguments_that_are_given(engine: Engine) -> None:
+    longest = 3 + len(prompt("What is 505 + 5? Think. Think."))  # each letter is a token, and three of the template
+    assert (engine.context, engine.spec.places, engine.name.split()[-1]) == (longest + 50, 7, "eager")
+
+
+def test_an_engine_that_died_is_found_dead_by_whoever_asks(engine: Engine) -> None:
+    d = Decoding(1.0, 1.0, 40)
+    requests = [Request("c", f"p{i}", 0, i, tuple(engine.encode("a")), d) for i in range(4)]
+    assert len([f for piece in engine.stream(requests, {}) for f in piece]) == 4
+    for p in _cores():
+        p.kill()
+    time.sleep(3)  # vLLM's own thread notices
+    with pytest.raises(RunFailed):
+        engine.submit(requests)
