@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import eval_model
+import hostile_folder
 import psutil
 import pytest
 
@@ -112,6 +113,14 @@ def test_two_replicas_give_the_files_of_one_engine(folder: Path, tmp_path: Path)
     for name in ("samples.jsonl", "verdicts.jsonl", "summary.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert store.read_json(tmp_path / "two" / "run.json", Run).config["replicas"] == 2
+
+
+def test_no_module_of_the_current_folder_runs_in_a_replica(folder: Path, tmp_path: Path) -> None:
+    eval_model.benchmarks(tmp_path / "data")
+    here, out = hostile_folder.build(tmp_path / "here"), tmp_path / "run"
+    words = ["--model", folder, "--data-dir", tmp_path / "data", "--benchmarks", "sums", "--max-tokens", 8]
+    hostile_folder.run(here, "stapo-eval", "run", *words, "--threads", 1, "--replicas", 2, "--out", out)
+    assert store.read_json(out / "run.json", Run).status == "done"
 
 
 def test_more_replicas_than_there_is_room_for_are_refused(folder: Path) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import hostile_folder
 import psutil
 import pytest
 from test_step_metrics import unexplained
@@ -46,6 +47,12 @@ def test_a_run_leaves_its_record_and_no_process(whole: tuple[Path, bytes]) -> No
     assert unexplained(lines) == set()
     assert "4 steps" in (out / "STATUS.md").read_text()
     assert survivors(out, patience=30) == []
+
+
+def test_no_module_of_the_current_folder_runs(skilled_base: Path, whole: tuple[Path, bytes], tmp_path: Path) -> None:
+    folder, out = hostile_folder.build(tmp_path / "here"), tmp_path / "run"
+    hostile_folder.run(folder, "stapo-train", *command(skilled_base, out)[1:])
+    same_log(out, whole[0])
 
 
 def log_equals_metrics(out: Path) -> token_log.TokenLog:

@@ -16,6 +16,7 @@ from typing import Any
 
 from stapo_eval.engines.base import Engine, Finished, Key, Request, Spec, load_tokenizer
 from stapo_eval.models import ModelFiles, find_model
+from stapo_results import safe_path
 from stapo_results.errors import BadInput, RunFailed, StapoError, last_lines, message_of
 
 
@@ -161,7 +162,7 @@ def _connect(address: str) -> bool:
 
         if ray.is_initialized():
             return False
-        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        ray.init(address=address, job_config=safe_path.ray_job(), log_to_driver=False, include_dashboard=False)
     except (ImportError, ConnectionError, ValueError, RuntimeError) as e:
         raise BadInput(
             f"no Ray cluster could be joined at {address}",

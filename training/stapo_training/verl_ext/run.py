@@ -16,6 +16,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
+from stapo_results import safe_path
 from stapo_training.verl_ext import agent_loop, nodes, trainer
 from stapo_training.verl_ext.trainer import is_right
 
@@ -62,10 +63,11 @@ def train(config: Any) -> None:
     environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
     given: Any = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}), resolve=True)
     own = given.pop("runtime_env", None) or {}
-    environment["env_vars"] |= {k: str(v) for k, v in (own.pop("env_vars", None) or {}).items()}
+    environment["env_vars"] |= {k: str(v) for k, v in (own.pop("env_vars", None) or {}).items()} | safe_path.VARIABLES
     environment |= {k: v for k, v in own.items() if v is not None}
     # without an address Ray would join whatever cluster somebody has started on this machine
-    ray.init(**given | {"address": given.get("address") or "local"}, runtime_env=environment)
+    given |= {"address": given.get("address") or "local", "job_config": safe_path.ray_job()}
+    ray.init(**given, runtime_env=environment)
     try:
         main_ppo.pprint = lambda _: None  # the whole configuration, 1,100 lines; run.json has it
         with nodes.watched(config.run.command):
