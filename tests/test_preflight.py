@@ -527,6 +527,15 @@ def test_an_update_of_1_7b_on_8_cards_by_hand() -> None:
     assert (update.moment, round(update.gib, 1)) == ("update", 21.2)
 
 
+def test_memory_of_the_update_that_an_h100_has_run() -> None:
+    """1.7B on one card, nothing offloaded, 32,768 tokens: 37.9 GiB allocated, without contexts and a rollout."""
+    offload = [f"{A}.actor.fsdp_config.{part}_offload=false" for part in ("param", "optimizer")]
+    shape = shapes.shape_from(shapes.KNOWN["Qwen/Qwen3-1.7B-Base"], "")
+    update, *_ = estimate._of_gpus(compose([*GPUS, "size=qwen3-1.7b", "hardware=1gpu", *offload]), shape, 79.6, 128.0)
+    planned = update.gib - estimate.CONTEXT_GIB - estimate.ASLEEP_GIB
+    assert 37.9 <= planned == pytest.approx(37.9, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("given", "count"),
     [

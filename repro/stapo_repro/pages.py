@@ -24,7 +24,7 @@ from stapo_repro.text import code_shown, grid
 from stapo_repro.tokens import readers, tables
 from stapo_results import generated, known
 from stapo_results.errors import BadInput
-from stapo_results.schema import Run
+from stapo_results.schema import Bench, Run
 from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
 
@@ -72,7 +72,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
         if not out:
             texts["audit.md"] = audit.page()
-            texts["known.md"] = _known_scores()
+            texts["known.md"], texts["gpu.md"] = _known_scores(), _on_gpus()
             readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
             generated.renew(files, readme, "table", write.readme_block(table))
             times = collect.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
@@ -94,6 +94,26 @@ def _known_scores() -> str:
         for head, *rows in (known.scores(found), known.causes(found)):
             lines += [*grid(head, rows), ""]
     return "\n".join(lines)
+
+
+def _on_gpus() -> str:
+    """The page of what was timed on GPUs."""
+    lines = ["# Timed on GPUs", "", "[What these do not show](../../docs/reproduction.md#what-has-run)."]
+    for path in sorted((_RECORDS / "bench").glob("*/*/bench.json")):
+        found, run = read_json(path, Bench), read_json(path.with_name("run.json"), Run)
+        on, versions = run.hardware, ("torch", "verl", "vllm", "transformers", "triton")
+        lines += ["", f"## {on['gpus'][0].split(',')[0]}: {found.part}", ""]
+        packages = ", ".join(f"{name} {run.packages[name]}" for name in versions)
+        code = code_shown(run.code_commit, bool(run.code_dirty))
+        lines += [f"Driver {on['driver']}, {packages}; {run.started}, code {code}. {' '.join(run.notes)}", ""]
+        rows = [
+            [" ".join([r.name, *r.labels.values()]), f"{r.seconds:.4g}", f"{r.ratio:.3f}",
+             "; ".join(f"{name} {value:.5g}" for name, value in r.values.items())]
+            for r in found.rows
+        ]  # fmt: skip
+        lines += [*grid(["", "seconds", f"to {found.baseline}", "beside it"], rows), ""]
+        lines += [f"[Record](../records/{path.relative_to(_RECORDS).as_posix()})"]
+    return "\n".join([*lines, ""])
 
 
 def _experiment(records: Sequence[Path]) -> dict[str, Group]:

@@ -1,13 +1,15 @@
 """How long GPUs take for a step of training and for sampling: one formula for the trainer's dry run and the planner.
 
-Arithmetic from a model's shape and the lengths of its responses. Nothing of it was measured with this suite; what is
-assumed has a name in capitals. The one published time, JustRL's, is without its mean length (tests/test_throughput.py).
+Arithmetic from a model's shape and the lengths of its responses; what is assumed has a name in capitals. One update and
+its passes were measured on an H100 (results/records/bench/h100). The one published time of a training, JustRL's, is
+without its mean length. tests/test_throughput.py holds the formula against both.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from stapo_results.shapes import Shape
 
@@ -32,11 +34,18 @@ EFFICIENCY = 0.5  # share of the TFLOP/s that matrix products and attention reac
 BANDWIDTH = 0.65  # share of the TB/s that decoding and the elementwise kernels of training reach
 LAUNCH = 3.5e-3  # seconds of a decoding step beside its reading: launches, scheduling, sampling
 SEQUENCE = 20e-6  # seconds of a decoding step for each sequence in it: the host's work for it, assumed
-LOGIT_BYTES = 132  # read and written for each logit in fp32, in the training pass with its gradient
-LOGIT_PASS = 88  # the same in each forward pass beside it: old log-probabilities, reference, a selector's own
+STREAM = 0.9  # the same of kernels that only read and write, such as those of the logits: 3.0 of an H100's 3.35
+LOGIT_BYTES = {"eager": (168, 109), "compiled": (8, 4)}
+"""Bytes moved for each bf16 logit in the training pass with its gradient, and in a forward pass beside it (old
+log-probabilities, reference, a selector's own). Eager: measured on an H100, in pieces of 2^26 logits. Compiled:
+estimated, two readings forward; one reading and one writing backward."""
 TOUCHES = 12  # times that an activation kept for the backward pass is read or written, recomputation included
+FORWARD_TOUCHES = 3  # the same in a forward pass beside it: a quarter, as of the FLOPs
 OTHER = 16.0  # seconds of a step: weight transfer, sleeping and waking, host, data, writing
-UNCERTAINTY = "between half and twice this"  # a guess: nothing was measured, and lengths are assumed
+UNCERTAINTY = (
+    "measured: an update, within 10 %, on one card; not measured: decoding, transfer, several cards, lengths; expect "
+    "half to twice this"
+)
 PROMPT = 150  # tokens of a problem with its instruction
 SHARE = 1 / 8  # mean response as a share of the limit
 TRUNCATED = 0.03  # share of the responses that reach the limit
@@ -91,6 +100,7 @@ class Step:
         tensor_parallel: GPUs of a replica; width: bytes of a number; places: sequences side by side in a replica.
         validation: samples of one pass, of the training's lengths; settings: of decoding, the paper's two.
         every: steps a validation, those before the training and after it among them (0 or less: none).
+        logits: the form in which their statistics are computed.
     """
 
     shape: Shape
@@ -105,6 +115,7 @@ class Step:
     validation: int = VALIDATION
     settings: int = 2
     every: float = 5
+    logits: Literal["eager", "compiled"] = "compiled"
 
     @property
     def forwards(self) -> float:
@@ -116,14 +127,25 @@ class Step:
         """Multiples of P a token."""
         return (8 if self.checkpointing else 6) + 2 * self.forwards
 
+    def on_one(self, card: Card, tokens: float, squares: float, *, gradient: bool) -> float:
+        """Seconds of a pass over sequences on one card, forward alone or with the gradient.
+
+        Args:
+            tokens, squares: of all sequences together, their lengths and the squares of these.
+        """
+        s, multiples, touches = self.shape, 2, FORWARD_TOUCHES
+        if gradient:
+            multiples, touches = 8 if self.checkpointing else 6, TOUCHES
+        products = multiples * (multiplied(s) * tokens + s.layers * s.q * squares) / (card.tflops * EFFICIENCY)
+        logits = tokens * s.vocab * LOGIT_BYTES[self.logits][not gradient] / (card.terabytes * STREAM)
+        touched = tokens * touches * s.layers * s.saved_bytes_per_token(2) / (card.terabytes * BANDWIDTH)
+        return (products + logits + touched) / 1e12
+
     def update(self, card: Card, gpus: int) -> float:
         """Seconds of everything but sampling."""
-        s, tokens = self.shape, self.sequences * (PROMPT + self.lengths.mean)
-        attention = s.layers * s.q * self.sequences * self.lengths.mean_square
-        flops = self.passes * (multiplied(s) * tokens + attention)
-        logits = (LOGIT_BYTES + LOGIT_PASS * self.forwards) * s.vocab
-        moved = tokens * (logits + TOUCHES * s.layers * s.saved_bytes_per_token(2))
-        return (flops / (card.tflops * EFFICIENCY) + moved / (card.terabytes * BANDWIDTH)) / (gpus * 1e12)
+        whole = self.sequences * (PROMPT + self.lengths.mean), self.sequences * self.lengths.mean_square
+        beside = self.forwards * self.on_one(card, *whole, gradient=False)
+        return (self.on_one(card, *whole, gradient=True) + beside) / gpus
 
     def sampling(self, card: Card, gpus: int) -> float:
         """Seconds of decoding."""

@@ -171,7 +171,7 @@ def _time(config: Any, found: Preflight) -> str | None:
     gpus = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     seconds = step.seconds(throughput.CARDS[found.card], gpus)
     whole = f"about {duration(seconds)} a step, {duration(seconds * config.run.steps)} in all"
-    return f"{whole} (formula, not measured: {step.words(found.card, gpus)})"
+    return f"{whole} (formula: {step.words(found.card, gpus)})"
 
 
 def _validations(config: Any, found: Preflight) -> str:
