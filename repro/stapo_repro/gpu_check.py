@@ -20,9 +20,10 @@ from stapo_repro.run import processes
 from stapo_repro.run.checks import check_system
 from stapo_repro.run.engine import CHILD_ENVIRONMENT, interrupt_once
 from stapo_repro.run.request import console_script
-from stapo_results import provenance, runs, store
+from stapo_results import provenance, runs, store, throughput
 from stapo_results.errors import BadInput, RunFailed, StapoError
 from stapo_results.schema import Record, Run, StepMetrics
+from stapo_results.shapes import shape_from
 
 RECORD = "check.json"
 STEPS, SAMPLES = 3, 2000  # of a training; of an evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples
@@ -86,10 +87,13 @@ class MachineCheck(Record):
 
 
 class Machine:
-    """One check: its folder, its card as CUDA_VISIBLE_DEVICES names it ("" hides all), and its commands."""
+    """One check: its folder, its card as CUDA_VISIBLE_DEVICES names it ("" hides all), and its commands.
+
+    `model` is the card's name, which the first step finds.
+    """
 
     def __init__(self, out: Path, card: str):
-        self.out, self.card, self.mark = out, card, processes.new_mark(out)
+        self.out, self.card, self.mark, self.model = out, card, processes.new_mark(out), ""
         self.device: Literal["cpu", "gpu"] = "gpu" if card else "cpu"
 
     @contextmanager
@@ -140,12 +144,12 @@ def _machine(m: Machine) -> Values:
     rows = [line.split(", ") for line in provenance.nvidia_smi("index,uuid,name,driver_version").splitlines()]
     about = next((r[2:] for r in rows if m.card and (r[0] == m.card or r[1].startswith(m.card))), [])
     _require(bool(about or not m.card), "the chosen card is not there", m.card, "one that nvidia-smi lists")
+    m.model = about[0] if about else ""
     return dict(zip(("card", "driver"), about, strict=False))
 
 
 def _base(m: Machine) -> Values:
     m.run("base", "stapo-train base --out {out}/base")
-    m.run("plan", m.train("training", "--dry-run"))
     return {}
 
 
@@ -172,7 +176,30 @@ def _trained(m: Machine, name: str) -> Values:
         "mean_probability_difference": off,
         "largest_probability_difference": max(v[f"{probs}_max"] for v in values),
         "silenced_share": sum(v["silenced_share"] for v in values) / STEPS,
+        **_rates(m, found[STEPS]),
     }
+
+
+def _rates(m: Machine, step: Mapping[str, float]) -> Values:
+    """Tokens a second in the parts of the plan, and for a known card what the plan says of them. The plan has no
+    launches but decoding's, which decide at the miniature's size: an update there is slower than planned."""
+    prompt, response = step["prompt_length/mean"], step["response_length/mean"]
+    whole, tokens = prompt + response, step["global_seqlen/mean"]
+    sequences = round(tokens / whole)
+    seconds = {"update": step["timing_s/update_actor"], "old_pass": step["timing_s/old_log_prob"]}
+    seconds["decoding"] = step["timing_s/gen"]
+    counted = {"update": tokens, "old_pass": tokens, "decoding": sequences * response}
+    found: dict[str, float | str] = {f"{k}_tokens_a_second": round(n / seconds[k], 1) for k, n in counted.items()}
+    if name := throughput.card_named(m.model):
+        model, card = m.out / "base" / "model" / "config.json", throughput.CARDS[name]
+        lengths = throughput.Lengths(response, round(step["response_length/max"]), 0.0)
+        shape = shape_from(json.loads(model.read_text()), str(model))
+        plan = throughput.Step(shape, sequences, lengths, checkpointing=False, logits="eager")
+        passes = {"update": True, "old_pass": False}
+        planned = {k: plan.on_one(card, tokens, sequences * whole**2, gradient=g) for k, g in passes.items()}
+        planned["decoding"] = plan.sampling(card, 1)
+        found |= {f"{k}_seconds_of_planned": round(seconds[k] / planned[k], 3) for k in planned}
+    return found
 
 
 def _training(m: Machine) -> Values:
@@ -225,23 +252,24 @@ def _server(m: Machine) -> Values:
 
 
 class Step(NamedTuple):
-    """One step; `needs` is the step that has to have passed before it."""
+    """One step; `needs` is the step that has to have passed before it; `minutes` are expected, on an H100: from the
+    190 s that a start of a training took there, and 85 s of vLLM alone."""
 
     name: str
     work: Callable[[Machine], Values]
     needs: str = ""
+    minutes: float = 0.0
 
 
 CHECK = (
     Step("machine", _machine),
-    Step("base", _base, "machine"),
-    Step("scores", _scores, "machine"),
-    Step("training", _training, "base"),
-    Step("export", _export, "training"),
-    Step("evaluation", lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export"),
-    Step("server", _server, "export"),
-    # the base model in the judge's place: what it says is nonsense, and counted as such
-    Step("judge", lambda m: _judge(m, "eval", "--judge-engine vllm --judge {out}/base/model"), "evaluation"),
+    Step("base", _base, "machine", 0.5),
+    Step("scores", _scores, "machine", 0.5),
+    Step("training", _training, "base", 5.5),
+    Step("export", _export, "training", 0.5),
+    Step("evaluation", lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export", 1.5),
+    # the model in the judge's place too: what it says is nonsense, and counted as such
+    Step("server", _server, "export", 1.5),
 )
 
 
@@ -267,7 +295,7 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
             if s.needs and done[s.needs].outcome != "passed":
                 found = CheckedStep(name=s.name, outcome="left_out", seconds=0.0, error=f"needs {s.needs}")
             else:
-                print(f"{s.name} ...", flush=True)
+                print(f"{s.name}, about {s.minutes:g} min ...", flush=True)
                 found = _made(s, m)
             done[s.name] = found
             said = [f"{k} {v}" for k, v in found.values.items()] + ([found.error] if found.error else [])
