@@ -112,7 +112,7 @@ PARTS = {"prompt_length/mean": 28.0, "response_length/mean": 20.0, "response_len
 
 
 def test_how_far_the_plan_is_off_on_a_known_card(tmp_path: Path) -> None:
-    """On an H100. Decoding: 48 steps of 3.5 ms, 5,120 tokens of 20 microseconds, hardly any reading: 0.2704 s. An update:
+    """On an H100. Decoding: 48 steps of 3.5 ms, 5,120 tokens of 20 microseconds, hardly any reading: 0.2704 s. Update:
     6 x (311,936 x 12,288 + 2 x 128 x 256 x 48^2) FLOPs in 0.048 ms, 12,288 x 128 logits in 0.088, 12 x 12,288 x 2 x
     6,016 bytes of activations in 0.815; a pass: 0.016, 0.057, 0.204 ms."""
     m = Machine(tmp_path, "0")
