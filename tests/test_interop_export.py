@@ -1,24 +1,21 @@
 """`stapo-eval export`: our records in other programs' formats, checked with literal numbers.
 
-tests/test_lighteval.py reads the same files back with lighteval and inspect themselves.
+tests/test_lighteval.py reads the same files back with inspect itself, and grades them with lighteval.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import finished_run
-import pyarrow.parquet as pq
 import pytest
 
 from stapo_eval.cli import main
 from stapo_results import store
-from stapo_results.answers import INSTRUCTION
 from stapo_results.schema import Run
 
-MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
+STAMP = "2026-01-02T03-04-05+00-00"
 
 
 @pytest.fixture
@@ -32,35 +29,6 @@ def export(world: Path, to: str, *more: str) -> int:
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(x) for x in path.read_text().splitlines()]
-
-
-def test_lighteval_gets_scores_and_every_sample(world: Path) -> None:
-    assert export(world, "lighteval") == 0
-    (results,) = lines(world / "lighteval" / "t1.0" / "results" / MODEL / f"results_{STAMP}.json")
-    # avg: (1/2 + 1 + 0) / 3; its error: sqrt((0 + 1/4 + 1/4) / (3 * 2)); of pass and maj: sqrt((2/3) / (3 * 2))
-    assert results["results"]["stapo_toy|0"] == pytest.approx(
-        {
-            "avg@n:n=4": 0.5,
-            "avg@n:n=4_stderr": math.sqrt(1 / 12),
-            "pass@k:k=4&n=4": 2 / 3,
-            "pass@k:k=4&n=4_stderr": 1 / 3,
-            "maj@n:n=4": 2 / 3,
-            "maj@n:n=4_stderr": 1 / 3,
-        }
-    )
-    general = results["config_general"]
-    assert general["model_config"]["generation_parameters"] == {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 32}
-    details = world / "lighteval" / "t0.7" / "details" / MODEL / STAMP / f"details_stapo_toy|0_{STAMP}.parquet"
-    first, second, third = pq.read_table(details).to_pylist()
-    assert [r["doc"]["id"] for r in (first, second, third)] == ["toy-a", "toy-b", "toy-c"]
-    assert first["doc"]["query"] == f"One plus one? {INSTRUCTION}"
-    assert first["model_response"]["text"] == ["So it is\n\\boxed{2}."] * 2 + [""] + ["So it is\n\\boxed{2}."]
-    specific = first["doc"]["specific"]
-    assert (specific["correct"], specific["seed"]) == ([True, True, None, True], [100, 101, 102, 103])
-    assert first["metric"]["avg@n:n=4"] == 1.0
-    assert math.isnan(first["metric"]["pass@k:k=4&n=4"])
-    assert second["doc"]["choices"] == [r"\boxed{2, -2}"]
-    assert (first["model_response"]["logprobs"], second["model_response"]["logprobs"]) == ([], [-1.5] * 4)
 
 
 def test_inspect_gets_a_log_and_a_score_by_sample_and_epoch(world: Path) -> None:

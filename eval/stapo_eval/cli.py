@@ -177,15 +177,12 @@ def prompt(judge_prompt: str = "", judge_mode: JudgeMode = "compass") -> int:
     return 0
 
 
-def export(
-    run: str, to: Literal["lighteval", "inspect", "responses"], out: str, data_dir: str = "", benchmarks: str = ""
-) -> int:
+def export(run: str, to: Literal["inspect", "responses"], out: str, data_dir: str = "", benchmarks: str = "") -> int:
     """Write a finished run in another harness's format, or its responses for other graders.
 
     Args:
         run: Folder of a finished `stapo-eval run`.
-        to: lighteval: results JSON and details parquet. inspect: a log and its scores for each cell. responses: JSONL
-            with gold answers, for any grader.
+        to: inspect: a log and its scores for each cell. responses: JSONL with gold answers, for any grader.
         out: Folder to write into.
         data_dir: Directory with the benchmarks; if empty, that of the run, else $STAPO_DATA_DIR, else the hub.
         benchmarks: Files of benchmarks that the run was given by path, joined by commas.

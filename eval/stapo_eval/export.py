@@ -1,38 +1,32 @@
-"""A finished run as files of other programs: lighteval's, inspect's, or plain responses for any grader.
+"""A finished run as files of other programs: inspect's, or plain responses for any grader.
 
-Scores are the run's own (rule and judge). Field and file names are those of lighteval 0.13.0 (`EvaluationTracker`) and
-inspect_ai 0.3.285 (`EvalLog`, `precomputed_scores`); tests/test_lighteval.py reads the files back with both.
+Scores are the run's own (rule and judge). Field and file names are those of inspect_ai 0.3.285 (`EvalLog`,
+`precomputed_scores`); tests/test_lighteval.py reads the files back with it.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stapo_eval.decoding import prompt
 from stapo_eval.options import benchmark_files, data_dir_of
-from stapo_eval.scores import vote
 from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.errors import BadInput
 from stapo_results.runs import check_folder
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
-from stapo_results.statistics import majority_at_k, pass_at_k, problem_means
 
 Row = dict[str, Any]
 # samples by problem and index: the fields of Sample and Verdict, `correct` None where the engine failed, `problem`
 Cells = list[tuple[CellRecord, Benchmark, list[Row]]]
-_KEPT = ("seed", "finish_reason", "response_tokens", "extracted", "rule", "judge", "correct")
 _CORRECT = {"1": True, "0": False, "-": None}
 
 
 def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = "") -> list[Path]:
-    """Write a finished run into `out` for lighteval, inspect or any grader (`to`: responses); returns the files.
+    """Write a finished run into `out` for inspect or any grader (`to`: responses); returns the files.
 
     Args:
         data_dir: where the benchmarks are; "" is where the run found them, else what `find_data_dir` finds.
@@ -61,7 +55,7 @@ def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = ""
         name = record.cell.benchmark
         benchmark = load(paths.get(name, name), where, accept_variant=True)
         cells.append((record, benchmark, _rows(record, benchmark, samples)))
-    writers = {"lighteval": for_lighteval, "inspect": for_inspect, "responses": for_graders}
+    writers = {"inspect": for_inspect, "responses": for_graders}
     return list(writers[to](run, cells, out))
 
 
@@ -88,72 +82,11 @@ def _rows(record: CellRecord, benchmark: Benchmark, samples: dict[Any, Row]) -> 
     return rows
 
 
-def gold_text(answer: str | tuple[str, ...]) -> str:
-    """A gold answer as lighteval's extraction finds it whole; several are joined by commas."""
-    return rf"\boxed{{{answer if isinstance(answer, str) else ', '.join(answer)}}}"
-
-
 def _names(run: Run, cells: Cells) -> tuple[str, str]:
     """(when the run began, its model), as parts of file names."""
     cell = cells[0][0].cell
     model = "-".join((cell.method, cell.size, f"s{cell.train_seed}", str(cell.step)))
     return run.started.replace(":", "-"), model.replace("/", "__")
-
-
-def for_lighteval(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
-    """Write `<setting>/results/<model>/results_<time>.json` and `<setting>/details/<model>/<time>/*.parquet`.
-
-    avg@N, pass@N and maj@N are NaN where samples are missing (avg: where all are).
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    stamp, model = _names(run, cells)
-    for setting in dict.fromkeys(record.cell.setting for record, _, _ in cells):  # lighteval knows one setting a run
-        mine = [c for c in cells if c[0].cell.setting == setting]
-        results, first = {}, mine[0][0]
-        for record, _, rows in mine:
-            task = f"stapo_{record.cell.benchmark}|0"
-            path = out / setting / "details" / model / stamp / f"details_{task}_{stamp}.parquet"
-            details = [_detail(task, rows[i : i + record.n]) for i in range(0, len(rows), record.n)]
-            with store.replacing(path) as file:
-                pq.write_table(pa.Table.from_pylist(details), file)
-            yield path
-            values = {name: [x["metric"][name] for x in details] for name in details[0]["metric"]}
-            results[task] = {name: np.mean(xs) for name, xs in values.items()}
-            if len(details) > 1:
-                ses = {f"{name}_stderr": np.std(xs, ddof=1) / math.sqrt(len(xs)) for name, xs in values.items()}
-                results[task] |= ses
-        how = first.model_dump(include={"temperature", "top_p", "top_k", "min_p"}, exclude_defaults=True)
-        how |= {"max_new_tokens": first.max_tokens}
-        origin = first.model_dump(include={"run_id", "code_commit", "code_dirty", "revisions", "scored_by"})
-        config = {"model_name": model, "generation_parameters": how}
-        general = {"model_name": model, "model_config": config, "exported_from": origin}
-        whole = {"config_general": general, "results": results, "versions": dict.fromkeys(results, 0)}
-        yield _write(out / setting / "results" / model / f"results_{stamp}.json", [whole])
-
-
-def _detail(task: str, samples: Sequence[Row]) -> Row:
-    problem: Problem = samples[0]["problem"]
-    columns = {name: [s[name] for s in samples] for name in samples[0]}
-    scores = [[math.nan if x is None else float(x) for x in columns["correct"]]]
-    n, sums = len(samples), columns["logprob_sum"]
-    doc = {
-        "query": prompt(problem.problem),
-        "choices": [gold_text(problem.answer)],
-        "gold_index": 0,
-        "specific": {name: columns[name] for name in _KEPT},
-        "original_query": problem.problem,
-        "id": problem.id,
-        "task_name": task,
-    }
-    metric = {
-        f"avg@n:n={n}": float(problem_means(scores)[0]),
-        f"pass@k:k={n}&n={n}": pass_at_k(scores, n),
-        f"maj@n:n={n}": majority_at_k([list(map(vote, columns["extracted"]))], scores, n),
-    }
-    said = {"input": doc["query"], "text": columns["response"], "logprobs": [] if None in sums else sums}
-    return {"doc": doc, "metric": metric, "model_response": said}
 
 
 def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:

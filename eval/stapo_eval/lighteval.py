@@ -40,12 +40,16 @@ from lighteval.tasks.requests import Doc, SamplingMethod
 from transformers import StoppingCriteriaList
 
 from stapo_eval.decoding import MAX_TOKENS, prompt
-from stapo_eval.export import gold_text
 from stapo_results import store
 from stapo_results.answers import last_boxed
 from stapo_results.benchmarks import DATA_DIR_VARIABLE, Benchmark, find_data_dir, load, read_jsonl, registry
 from stapo_results.errors import BadInput
 from stapo_results.terminal import run_main
+
+
+def gold_text(answer: str | tuple[str, ...]) -> str:
+    """A gold answer as lighteval's extraction finds it whole; several are joined by commas."""
+    return rf"\boxed{{{answer if isinstance(answer, str) else ', '.join(answer)}}}"
 
 
 def doc(line: dict[str, Any], task_name: str) -> Doc:
