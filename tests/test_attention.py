@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from stapo_results.errors import BadInput, RunFailed
 from stapo_training.pages import compose
 from stapo_training.run import preflight
+from stapo_training.selection import logit_statistics
 from stapo_training.verl_ext import attention, engine, logits
 from stapo_training.verl_ext.attention import NAME, boundaries
 
@@ -181,7 +182,7 @@ def test_torchs_kernel_computes_what_the_loop_does() -> None:
 
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logits, "_AT_A_TIME", 3 * 50)
+    monkeypatch.setitem(logit_statistics._CACHED, "cpu", 3 * 50)
 
 
 @pytest.mark.usefixtures("few_rows")
@@ -195,7 +196,7 @@ def test_log_probabilities_and_their_gradient_bit_by_bit(in_place: bool) -> None
     (plain * weight).sum().backward()
     leaf = given.clone().requires_grad_()
     copy = leaf * 1.0
-    found = logits.logprobs_from_logits(copy, label, inplace_backward=in_place)
+    found = logits.Reading()(copy, label, inplace_backward=in_place)
     (found * weight).sum().backward()
     assert torch.equal(found, plain)
     assert torch.equal(leaf.grad, z.grad)  # type: ignore[arg-type]
@@ -210,7 +211,7 @@ def test_log_probabilities_of_bfloat16_are_those_of_its_values_in_float32() -> N
     wide = z.detach().float().requires_grad_()
     expected = torch.log_softmax(wide, -1)[torch.arange(7), label]
     (expected * weight).sum().backward()
-    found = logits.logprobs_from_logits(z, label, inplace_backward=False)
+    found = logits.Reading()(z, label, inplace_backward=False)
     (found * weight).sum().backward()
     assert found.dtype == torch.float32
     assert found.tolist() == pytest.approx(expected.tolist(), abs=2e-6)

@@ -156,7 +156,9 @@ def _base(m: Machine) -> Values:
 def _scores(m: Machine) -> Values:
     m.run("scores", "stapo-train check --statistics {out}/scores.json")
     found = json.loads((m.out / "scores.json").read_text())
-    return {"largest_distance": max(found["logprob_off"], found["entropy_off"])}
+    worked = found["bfloat16" if m.card else "float32"]
+    reads = {f"reads_{name}": worked["reads"][name] for name in ("forward", "backward")}
+    return {"largest_distance": max(worked["logprob_off"], worked["entropy_off"]), **reads}
 
 
 def _trained(m: Machine, name: str) -> Values:

@@ -17,6 +17,7 @@ from stapo_results import provenance, runs, store, throughput
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput, RunFailed, message_of
 from stapo_results.schema import SETTINGS, Run
+from stapo_results.shapes import Shape
 from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
 from stapo_training.methods import AdvantageConfig
@@ -25,6 +26,7 @@ from stapo_training.run.configuration import compose, in_full, last_choices
 from stapo_training.run.folder import TrainingFolder
 from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
+from stapo_training.selection.logit_statistics import chosen_form
 
 _SLOW_TO_HASH = 4 * 2**30  # bytes; a shared disk gives some 300 MB a second
 FOREIGN = ("metrics.jsonl", "checkpoints")
@@ -63,6 +65,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     weights.pin(config, download=False)
     _prepare_cpu(config)
     found, command = examine(config), resume_command(overrides)
+    found.checks.attempt("logits_form", _choose_logits_form, config, found.shape)
     if dry_run:
         return _dry_run(config, found, command)
     found.checks.refuse()
@@ -73,6 +76,14 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         print(f"warning: {warning}", file=sys.stderr)
     weights.pin(config, download=True)
     return _open_and_train(config, command, found.files)
+
+
+def _choose_logits_form(config: Any, shape: Shape | None) -> None:
+    """Write the form into the configuration, since it decides last digits: a resumed run's is the one it began with."""
+    a, record = config.actor_rollout_ref, Path(config.run.out) / runs.RECORD
+    if a.logits_form == "auto" and record.is_file():
+        a.logits_form = store.read_json(record, Run).config.get("actor_rollout_ref", {}).get("logits_form", "eager")
+    a.logits_form = chosen_form(a.logits_form, shape.vocab if shape else 0, config.trainer.device)
 
 
 def _show_configuration(config: Any) -> int:
@@ -231,7 +242,7 @@ def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFol
     """The configuration of an earlier run, as it is compared with a new one: with the new one's steps where it may
     have as many; without `run.validation_settings` it validated at its val_kwargs alone; an advantage that it does not
     name is left as it is, and its quantile was that of the tokens with A > 0."""
-    a = config["actor_rollout_ref"]
+    a = {"logits_form": "eager", **config["actor_rollout_ref"]}
     parts = {"advantage": AdvantageConfig().model_dump() | a.get("advantage", {})}
     parts["selector"] = {"among": "positive", **a["selector"]}
     config = {**config, "actor_rollout_ref": a | parts}

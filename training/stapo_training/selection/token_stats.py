@@ -11,11 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from stapo_results.errors import RunFailed
-
-_CHUNK = {"cpu": 2**20, "cuda": 2**25}
-"""Logits upcast to float32 at a time: 4 MiB, which a CPU core's cache holds; 128 MiB, which keep a GPU busy."""
-_LOGIT_FLOOR = -1e4
-"""Below the largest logit by this much a probability is 0 in float32; keeps 0 x -inf out of the entropy."""
+from stapo_training.selection.logit_statistics import statistics
 
 
 @dataclass(frozen=True)
@@ -57,30 +53,12 @@ class TokenStats:
         return TokenStats(**some)
 
 
-def entropy(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
-    """The Shannon entropy (N,) in nats of N softmax distributions over V tokens, float32 whatever the logits are.
-
-    Also under autocast, whose matrix products are of lower precision: none is used. In chunks, so that no float32 copy
-    of all logits exists. A logit of -inf is a probability of 0. temperature_N divides the logits (None: 1).
-    """
-    return _moments(logits_NV, temperature_N, collision_too=False)[0]
-
-
-def collision(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
-    """The sums of squared probabilities (N,), float32, in chunks as `entropy`."""
-    return _moments(logits_NV, temperature_N, entropy_too=False)[1]
-
-
-def entropy_and_collision(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
-    """Both, (2, N), of one reading of the logits: a sixth more time than one."""
-    return _moments(logits_NV, temperature_N)
-
-
 @dataclass(frozen=True)
 class TokenDistribution:
     """The next-token distributions at T tokens, float32.
 
-    logprob_T: log of the chosen token's probability, nats. entropy_T, collision_T: as `entropy_and_collision`.
+    logprob_T: log of the chosen token's probability, nats. entropy_T, collision_T: as in
+    `LogitStatistics`.
     top_id_TK: the K most probable tokens, int64; of equal ones the lower id comes first. top_logprob_TK: theirs, nats.
     """
 
@@ -100,15 +78,14 @@ def token_distribution(
     z = logits_TV.float()
     if temperature_T is not None:
         z = z / temperature_T.unsqueeze(-1)
-    logprob_TV = z.log_softmax(-1)
+    logprob_TV, found = z.log_softmax(-1), statistics(z, chosen_T)
     top = logprob_TV.topk(k, -1)
     by_id = top.indices.sort(-1)  # equal ones in the order of their ids
     by_size = top.values.gather(-1, by_id.indices).sort(dim=-1, descending=True, stable=True)
-    entropy_T, collision_T = entropy_and_collision(z)
     return TokenDistribution(
         logprob_TV.gather(-1, chosen_T.unsqueeze(-1)).squeeze(-1),
-        entropy_T,
-        collision_T,
+        found.entropy_N,
+        found.collision_N,
         by_id.values.gather(-1, by_size.indices),
         by_size.values,
     )
@@ -124,29 +101,6 @@ def proxy_logprob(
         z = z / temperature_N.unsqueeze(-1)
     z = z.masked_fill(z < z.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
     return z.gather(-1, chosen_N.unsqueeze(-1)).squeeze(-1) - z.logsumexp(-1)
-
-
-def _moments(
-    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None, entropy_too: bool = True, collision_too: bool = True
-) -> torch.Tensor:
-    """Entropy and collision (2, N); one that is not asked for is not set."""
-    rows, vocabulary = logits_NV.shape
-    found_2N = torch.empty(2, rows, dtype=torch.float32, device=logits_NV.device)
-    size = max(1, _CHUNK.get(logits_NV.device.type, 2**25) // vocabulary)
-    with torch.autocast(logits_NV.device.type, enabled=False):  # it would take the dot in bfloat16
-        for first in range(0, rows, size):
-            part = slice(first, first + size)
-            x = logits_NV[part].float()
-            if temperature_N is not None:
-                x = x / temperature_N[part].unsqueeze(-1)
-            y = (x - x.amax(-1, keepdim=True)).clamp_(min=_LOGIT_FLOOR)
-            e = y.exp()
-            z = e.sum(-1)
-            if collision_too:
-                found_2N[1, part] = torch.linalg.vecdot(e, e) / (z * z)
-            if entropy_too:
-                found_2N[0, part] = z.log() - e.mul_(y).sum(-1) / z
-    return found_2N
 
 
 def spans(starts_B: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:

@@ -9,25 +9,27 @@ from typing import Any
 import torch
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp import transformer_impl
 
 from stapo_training.methods import SelectorConfig
-from stapo_training.selection.token_stats import entropy, response_positions
+from stapo_training.selection.logit_statistics import Form
+from stapo_training.selection.token_stats import response_positions
 from stapo_training.token_log.rows import Part
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext import attention, token_log_part
 from stapo_training.verl_ext.advantages import PROXY, with_proxy
-from stapo_training.verl_ext.logits import PackedLogits
+from stapo_training.verl_ext.logits import PackedLogits, Reading
 from stapo_training.verl_ext.mini_batch import ROW, Batch, LogRecorder, Tokens, gather, set_values
 from stapo_training.verl_ext.selection import MiniBatchSelection
 
-_VeRLEngine: Any = FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
+_VeRLEngine: Any = transformer_impl.FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
 
 
 class SelectingEngine(_VeRLEngine):
     """FSDP with a selector; without one (`selector` None) it is veRL's engine but for entropies in float32."""
 
     selector: SelectorConfig | None = None
+    logits_form: Form = "eager"
     step = 0
     mini_batch = 0
     """The place in the training, for messages and the token log; the worker sets both."""
@@ -63,21 +65,28 @@ class SelectingEngine(_VeRLEngine):
         if ours:
             micro_batch = micro_batch.copy()
             tu.assign_non_tensor(micro_batch, calculate_entropy=False)
+        log = self._recorder
+        reading = Reading(
+            self.logits_form, entropy=ours or (log is not None and log.wants_entropy), collision=log is not None
+        )
+        # veRL calls its module's function by this name once a micro-batch; its own takes one softmax a token, in a loop
+        transformer_impl.logprobs_from_logits = reading
         result = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         offsets = micro_batch["input_ids"].offsets()
         packed = partial(PackedLogits, output.logits, output_args, offsets)
+        whole = partial(self._gather_and_unpad_packed, pad_size=output_args.get("pad_size", 0))
         if ours and self.min_p:
             response = micro_batch["response_mask"].offsets()
             here = packed(response_positions(offsets, response), micro_batch["responses"].values())
             result[PROXY] = torch.nested.nested_tensor_from_jagged(here.proxy_logprob(self.min_p), response)
         if ours:
-            every = torch.arange(int(offsets[-1]), device=offsets.device)
-            flat = packed(every, every).measured(entropy)
-            result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
-        if self._recorder is not None:
+            result["entropy"] = torch.nested.nested_tensor_from_jagged(whole(reading.entropy_N), offsets)
+        if log is not None:
             at = response_positions(offsets, micro_batch["response_mask"].offsets())
             logprob_M = result["log_probs"].values().detach()[at].float()
-            self._recorder.record(micro_batch[ROW], logprob_M, packed(at, micro_batch["responses"].values()))
+            entropy_M = whole(reading.entropy_N)[at] if log.wants_entropy else None
+            here = packed(at, micro_batch["responses"].values())
+            log.record(micro_batch[ROW], logprob_M, entropy_M, whole(reading.collision_N)[at], here)
         return result
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:

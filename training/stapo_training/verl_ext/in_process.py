@@ -13,11 +13,13 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_name
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
 
 from stapo_training.methods import advantage_from, proxy_from, selector_from
+from stapo_training.selection import logit_statistics
 from stapo_training.verl_ext.worker import SelectingTrainingWorker
 
 
@@ -36,6 +38,9 @@ def build(config: Any) -> SelectingTrainingWorker:
     worker = SelectingTrainingWorker(config=worker_config)
     worker.reset()
     worker.set_loss_fn(partial(ppo_loss, config=actor))
+    worker.engine.logits_form = logit_statistics.chosen_form(
+        config.logits_form, model.hf_config.vocab_size, get_device_name()
+    )
     worker.engine.selector = selector_from(config.selector)
     worker.advantage, worker.proxy = advantage_from(config), proxy_from(config)
     worker.engine.min_p = worker.proxy.min_p

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection.selectors import rare_in_correct
-from stapo_training.selection.token_stats import TokenStats, collision, entropy_and_collision, spans, token_keys
+from stapo_training.selection.token_stats import TokenStats, spans, token_keys
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext.logits import PackedLogits
 
@@ -94,23 +94,29 @@ class LogRecorder:
         self.tokens, self.tau_p, self.log = tokens, tau_p, log
         unseen_N = torch.full_like(tokens.advantage_N, float("nan"))
         self.passed = tokens.stats(unseen_N, torch.zeros_like(unseen_N))
-        self.judged, self._selected = judged or self.passed, judged is not None
+        self.judged, self.wants_entropy = judged or self.passed, judged is None
         watch = torch.tensor(log.watch, dtype=torch.long, device=unseen_N.device)
         self.watched_N = torch.isin(ids_N.to(unseen_N.device), watch)
         self.collision_N = unseen_N.clone()
         self.top_id_NK = torch.zeros(len(unseen_N), TOP, dtype=torch.long, device=unseen_N.device)
         self.top_logprob_NK = unseen_N[:, None].repeat(1, TOP)
 
-    def record(self, rows_B: torch.Tensor, logprob_M: torch.Tensor, logits: PackedLogits) -> None:
-        """Record the M tokens of a micro-batch's rows."""
+    def record(
+        self,
+        rows_B: torch.Tensor,
+        logprob_M: torch.Tensor,
+        entropy_M: torch.Tensor | None,
+        collision_M: torch.Tensor,
+        logits: PackedLogits,
+    ) -> None:
+        """Record the M tokens of a micro-batch's rows; `entropy_M` where `wants_entropy`."""
         index_M = self.tokens.index(rows_B)
         self.passed.logprob_N[index_M] = logprob_M
         every_M = self.tokens.response_N[index_M]
         at = index_M[every_M]
-        if self._selected:
-            self.collision_N[at] = logits.measured(collision, every_M)
-        else:
-            self.passed.entropy_N[at], self.collision_N[at] = logits.measured(entropy_and_collision, every_M)
+        self.collision_N[at] = collision_M[every_M]
+        if entropy_M is not None:
+            self.passed.entropy_N[at] = entropy_M[every_M]
         wanted_M = self._logged(index_M)
         if wanted_M.any():
             at = index_M[wanted_M]

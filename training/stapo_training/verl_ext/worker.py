@@ -24,7 +24,6 @@ from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from,
 from stapo_training.token_log.writer import TokenLogConfig, write_step
 from stapo_training.verl_ext import advantages, losses
 from stapo_training.verl_ext.engine import SelectingEngine
-from stapo_training.verl_ext.logits import logprobs_from_logits
 from stapo_training.verl_ext.mini_batch import gather
 from stapo_training.verl_ext.platform import fix_arithmetic, settle
 
@@ -37,8 +36,6 @@ def register_engine() -> None:
 
     On a GPU veRL prefers an engine that is registered for the card's vendor, which leaves its own in place.
     """
-    # without flash-attn's kernel veRL takes one softmax a token, in a Python loop
-    transformer_impl.logprobs_from_logits = logprobs_from_logits
     register = functools.partial(EngineRegistry.register, model_type="language_model", backend=["fsdp2"])
     if get_device_name() != "cpu":
         register(device=get_device_name(), vendor=get_vendor())(SelectingEngine)
@@ -168,6 +165,9 @@ class StapoWorker(ActorRolloutRefWorker):
         if get_device_name() == "cpu":
             fix_arithmetic(int(os.environ.get("STAPO_TRAIN_THREADS", "1")))
         super().init_model()
+        parts: list[Any] = [self.actor, self.ref]
+        for part in filter(None, parts):
+            part.engine.logits_form = self.config.logits_form
         if self.actor is not None:
             if not isinstance(self.actor.engine, SelectingEngine):
                 raise RunFailed(
