@@ -79,8 +79,9 @@ def statistics(
             parts = math.gcd(logits_NV.shape[-1], _PARTS)
             return LogitStatistics(*_compiled(_in_parts)(logits_NV, chosen_N, parts, entropy, collision))
         pieces = zip(*(t.split(_rows(logits_NV)) for t in (logits_NV, chosen_N)), strict=True)
-        columns: Any = zip(*(_eager(*piece, entropy, collision) for piece in pieces), strict=True)
-        return LogitStatistics(*(None if c[0] is None else torch.cat(c) for c in columns))
+        parts = [_eager(logits, chosen, entropy, collision) for logits, chosen in pieces]
+        found: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
+        return LogitStatistics(*found)
 
 
 @torch.no_grad()
