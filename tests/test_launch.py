@@ -9,9 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 from whole_records import whole_record
 
-from stapo_results import provenance, runs
+from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Resumption, Run
+from stapo_results.shapes import KNOWN, shape_from
 from stapo_training.run import launch
 from stapo_training.run.configuration import compose
 from stapo_training.run.folder import TrainingFolder
@@ -76,8 +77,19 @@ def old(tmp_path: Path) -> Run:
 
 def again(old: Run, *more: str) -> Run:
     """The record that its command makes now."""
-    now: Any = OmegaConf.to_container(compose([*old.command[2:], *more]), resolve=True)
+    config = compose([*old.command[2:], *more])
+    launch.choose_logits_form(config, None)
+    now: Any = OmegaConf.to_container(config, resolve=True)
     return old.model_copy(update={"config": now})
+
+
+def test_a_run_goes_on_with_the_form_of_the_logits_that_it_began_with(tmp_path: Path, old: Run) -> None:
+    config = compose([*old.command[2:], f"run.out={tmp_path}"])
+    for recorded, form in ((old, "eager"), (changed(old, "actor_rollout_ref", logits_form="compiled"), "compiled")):
+        store.write_json(tmp_path / "run.json", recorded)
+        config.actor_rollout_ref.logits_form = "auto"
+        launch.choose_logits_form(config, shape_from(KNOWN["Qwen/Qwen3-1.7B-Base"], ""))
+        assert config.actor_rollout_ref.logits_form == form
 
 
 def test_a_run_from_before_a_setting_goes_on(tmp_path: Path, old: Run) -> None:

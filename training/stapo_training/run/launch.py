@@ -65,7 +65,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     weights.pin(config, download=False)
     _prepare_cpu(config)
     found, command = examine(config), resume_command(overrides)
-    found.checks.attempt("logits_form", _choose_logits_form, config, found.shape)
+    found.checks.attempt("logits_form", choose_logits_form, config, found.shape)
     if dry_run:
         return _dry_run(config, found, command)
     found.checks.refuse()
@@ -78,7 +78,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     return _open_and_train(config, command, found.files)
 
 
-def _choose_logits_form(config: Any, shape: Shape | None) -> None:
+def choose_logits_form(config: Any, shape: Shape | None) -> None:
     """Write the form into the configuration, since it decides last digits: a resumed run's is the one it began with."""
     a, record = config.actor_rollout_ref, Path(config.run.out) / runs.RECORD
     if a.logits_form == "auto" and record.is_file():
