@@ -95,7 +95,8 @@ def test_a_whole_batch_that_fails_costs_only_its_rows(engine: HfEngine, rows: in
     ],
 )
 def test_each_cut_sees_what_the_one_before_left(cuts: dict[str, Any], left: list[float]) -> None:
-    found = truncate(torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log(), 1.0, **{"top_p": 1.0} | cuts).exp()
+    how: dict[str, Any] = {"top_p": 1.0} | cuts
+    found = truncate(torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log(), 1.0, **how).exp()
     assert found[0].tolist() == pytest.approx(left, abs=1e-7)
 
 
@@ -105,6 +106,16 @@ def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:
     embedding.weight.data = embedding.weight.data[:1]  # no token but the first
     with pytest.raises(RunFailed, match="whole batch"):
         _all(broken, _requests(broken, 2))
+
+
+def test_a_replicas_error_names_the_first_cause_of_its_log(tmp_path: Path) -> None:
+    """As vLLM's: a worker's reason, then a traceback that follows from it; the log is the actor's stderr."""
+    code = "from stapo_eval.engines.ray import _explained; print(_explained(RuntimeError('see above')).found)"
+    with open(tmp_path / "log", "w+") as log:
+        follows = [f"  line {i}" for i in range(30)]
+        print("ERROR RuntimeError: 64 exceeds 48", *follows, sep="\n", file=log, flush=True)
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=log, text=True, check=True)
+    assert done.stdout.splitlines() == ["ERROR RuntimeError: 64 exceeds 48", *follows[15:], "RuntimeError: see above"]
 
 
 CHILD = """

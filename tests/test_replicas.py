@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +128,18 @@ def test_no_module_of_the_current_folder_runs_in_a_replica(folder: Path, tmp_pat
 def test_more_replicas_than_there_is_room_for_are_refused(folder: Path) -> None:
     with pytest.raises(BadInput, match="no room for 999 replicas"):
         _engine(folder, 999)
+
+
+def test_a_replica_that_cannot_load_says_what_the_library_said(folder: Path, tmp_path: Path) -> None:
+    """transformers names the tensors on stderr, which Ray keeps, and not in its error."""
+    shutil.copytree(folder, other := tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    with pytest.raises(BadInput) as e:
+        _engine(other, 2)
+    assert "MISMATCH" in str(e.value.found)
+
+
+def test_a_cluster_without_gpus_starts_no_vllm_unless_a_number_is_given(folder: Path) -> None:
+    with pytest.raises(BadInput, match="no GPU"):
+        make_engine("vllm", find_model(str(folder)), options=EngineOptions(ray_address="local"))

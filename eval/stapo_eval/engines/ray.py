@@ -7,6 +7,7 @@ batch, so the samples are the same for any number of replicas.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,10 @@ def _explained(error: Exception) -> Exception:
         return error
     log = Path("/proc/self/fd/2")
     said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    return RunFailed("a replica failed", found=f"{last_lines(said)}\n{message_of(error)}")
+    # the first cause stands far above the tracebacks that follow from it
+    named = [line for line in said.splitlines()[:-15] if re.search(r"\b\w*(Error|Exception): ", line)]
+    found = filter(None, (last_lines("\n".join(named)), last_lines(said), message_of(error)))
+    return RunFailed("a replica failed", found="\n".join(found))
 
 
 class RayEngine(Engine):

@@ -40,6 +40,7 @@ class VllmEngine(Engine):
     ):
         # vLLM reads these when it is imported
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # its own default is stdout
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         try:
             import vllm  # type: ignore[import-not-found]  # an environment of its own
