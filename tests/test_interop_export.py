@@ -13,6 +13,7 @@ import pytest
 
 from stapo_eval.cli import main
 from stapo_results import store
+from stapo_results.answers import INSTRUCTION
 from stapo_results.schema import Run
 
 STAMP = "2026-01-02T03-04-05+00-00"
@@ -52,7 +53,9 @@ def test_responses_for_any_grader(world: Path) -> None:
     found = {x.pop("id"): x for x in lines(world / "responses" / "responses.jsonl")}
     assert len(found) == 23  # 3 problems x 4 samples at two settings; the engine failed on one
     assert found["stapo/mini/s0/step40/toy/t1.0/e0/toy-b/1"] == {
-        "answer": ["2", "-2"], "unit": "m", "unordered": True, "response": "So it is\n\\boxed{2,-2}."}  # fmt: skip
+        "answer": ["2", "-2"], "unit": "m", "unordered": True, "prompt_id": "toy/t1.0/toy-b", "sample": 1,
+        "messages": [{"role": "user", "content": f"Roots of $x^2 = 4$? {INSTRUCTION}"}],
+        "response": "So it is\n\\boxed{2,-2}.", "finish_reason": "stop", "correct": True}  # fmt: skip
 
 
 def test_what_is_unfinished_or_lacks_responses_or_has_other_golds_is_refused(

@@ -62,7 +62,7 @@ def write(path: Path, lines: list[Any]) -> Path:
 
 
 def read(tmp_path: Path, lines: list[Any]) -> list[responses.Response]:
-    return responses.read(write(tmp_path / "data.jsonl", lines)).rows
+    return responses.read(write(tmp_path / "data.jsonl", lines))
 
 
 def line(**more: Any) -> dict[str, Any]:
@@ -366,14 +366,14 @@ def evaluated(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_evaluation_end_to_end(model: Path, evaluated: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     """The probe's log-probabilities are those that the engine drew with, wherever the text gives the same tokens."""
+    from stapo_eval.export import export
+
     out, run = tmp_path / "out", evaluated / "run"
-    args = ["--model", model, "--data", run / "samples.jsonl", "--out", out, "--mode", "full"]
+    (data,) = export(run, "responses", tmp_path)
+    args = ["--model", model, "--data", data, "--out", out, "--mode", "full"]
     monkeypatch.setattr("sys.argv", ["stapo-train", "probe", *map(str, args)])
     assert cli.main() == 0
     assert f"next: stapo-repro tokens {out}" in capsys.readouterr().out
-    record = store.read_json(out / "run.json", Run)
-    assert record.parent_run == store.read_json(run / "run.json", Run).run_id
-    assert {"data:sums", "data:longer-sums", "verdicts"} <= record.revisions.keys()
     log = token_log.read(out)
     assert log is not None
     sums: dict[tuple[str, int], list[float]] = {}
@@ -396,24 +396,6 @@ def test_an_evaluation_end_to_end(model: Path, evaluated: Path, tmp_path: Path, 
             assert s.logprob_sum == pytest.approx(sum(sums[key]), abs=1e-4)
     assert len({round(a, 3) for a in advantage.values()}) > 2
     assert compared >= 10
-
-
-def test_an_evaluation_that_does_not_fit_is_refused(model: Path, evaluated: Path, tmp_path: Path) -> None:
-    def refused(**more: Any) -> BadInput:
-        with pytest.raises(BadInput) as caught:
-            probe(Options(model=model, data=tmp_path / "run/samples.jsonl", out=tmp_path / "out", **more))
-        return caught.value
-
-    shutil.copytree(evaluated / "run", tmp_path / "run")
-    eval_model.benchmarks(tmp_path / "other", problems=3)
-    assert " of sums" in refused(data_dir=tmp_path / "other").what
-    verdicts = tmp_path / "run/verdicts.jsonl"
-    kept = verdicts.read_text().splitlines(keepends=True)
-    verdicts.write_text("".join(kept[:5] + kept[6:]))
-    assert "samples.jsonl:6: " in refused().what
-    verdicts.unlink()
-    assert refused().found == f"no {verdicts}"
-    assert not (tmp_path / "out/run.json").exists()
 
 
 # advantages

@@ -182,7 +182,7 @@ def export(run: str, to: Literal["inspect", "responses"], out: str, data_dir: st
 
     Args:
         run: Folder of a finished `stapo-eval run`.
-        to: inspect: a log and its scores for each cell. responses: JSONL with gold answers, for any grader.
+        to: inspect: a log and its scores for each cell. responses: JSONL for any grader and `stapo-train probe`.
         out: Folder to write into.
         data_dir: Directory with the benchmarks; if empty, that of the run, else $STAPO_DATA_DIR, else the hub.
         benchmarks: Files of benchmarks that the run was given by path, joined by commas.

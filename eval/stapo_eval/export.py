@@ -128,7 +128,8 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
 def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
     """Write `responses.jsonl`, and where a judge counts `judge.jsonl`, the run's verdicts, in the form of a grader's.
 
-    An id is CELL/PROBLEM/SAMPLE. Samples that the engine failed on are left out.
+    An id is CELL/PROBLEM/SAMPLE; `correct` is the run's verdict. Samples that the engine failed on are left out.
+    `stapo-train probe` reads the same lines.
     """
     responses, verdicts = [], []
     for record, benchmark, rows in cells:
@@ -137,7 +138,11 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             more = {"unit": p.unit or None, "tolerance": p.tolerance, "unordered": benchmark.spec.unordered or None}
             key = {"id": f"{record.cell.id}/{p.id}/{s['sample_index']}", "answer": p.answer}
             gold = key | {k: v for k, v in more.items() if v is not None}
-            responses.append(gold | {"response": s["response"]})
+            group = f"{record.cell.benchmark}/{record.cell.setting}/{p.id}"
+            messages = [{"role": "user", "content": prompt(p.problem)}]
+            asked = {"prompt_id": group, "sample": s["sample_index"], "messages": messages}
+            said = {name: s[name] for name in ("response", "finish_reason", "correct")}
+            responses.append(gold | asked | said)
             verdicts.append({"id": key["id"], "grader": "with the judge", "rule": s["correct"]})
     judged = any(record.scored_by == "rule+judge" for record, _, _ in cells)
     files = {"responses.jsonl": responses} | ({"judge.jsonl": verdicts} if judged else {})

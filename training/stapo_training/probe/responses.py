@@ -1,9 +1,6 @@
 """The responses of a file, with their advantages. Everything is checked here, before a model is loaded.
 
-evaluation  samples.jsonl of `stapo-eval run` with verdicts.jsonl beside it
-plain       {"prompt" | "messages", "response" | "response_tokens", "correct" | "reward" | "advantage", ...}
-
-The first line decides which of the two a file is.
+A line is {"prompt" | "messages", "response" | "response_tokens", "correct" | "reward" | "advantage", ...}.
 """
 
 from __future__ import annotations
@@ -12,21 +9,18 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stapo_results import store
-from stapo_results.answers import INSTRUCTION
-from stapo_results.benchmarks import find_data_dir, from_file, load
+from stapo_results.benchmarks import from_file
 from stapo_results.errors import BadInput
-from stapo_results.schema import Run, Sample, Verdict
 from stapo_training.selection.objectives import group_advantage
 
-_PAGE = "docs/tokens.md lists the fields"
+_PAGE = "docs/tokens.md lists the fields; stapo-eval export --to responses writes those of an evaluation"
 MOST_SAMPLES = 2**15
 """Responses of one prompt: the token log's column `sample` is an int16."""
 
@@ -54,17 +48,6 @@ class Response:
     advantage: float = 0.0
 
 
-@dataclass(frozen=True)
-class Responses:
-    """The responses of a file in its order; the rest is for the run's record."""
-
-    form: str
-    rows: list[Response]
-    revisions: dict[str, str] = field(default_factory=dict)
-    parent_run: str = ""
-    notes: tuple[str, ...] = ()
-
-
 Text = Annotated[str, Field(min_length=0)]
 """With a limit pydantic looks at the characters: JSON can spell half a character, which no tokenizer takes."""
 
@@ -79,7 +62,7 @@ class Message(Line):
 
 
 class Plain(Line):
-    """A line of the plain form."""
+    """The fields of a line."""
 
     prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
@@ -103,28 +86,22 @@ class Plain(Line):
         return self
 
 
-def read(data: Path, *, data_dir: Path | None = None) -> Responses:
-    """The responses of a file with their advantages.
-
-    Args:
-        data_dir: the benchmarks' files, for the evaluation form.
+def read(data: Path) -> list[Response]:
+    """The responses of a file in its order, with their advantages.
 
     Raises:
         BadInput: naming file and line.
     """
-    expected = "a file of responses, .jsonl or .parquet; of an evaluation its samples.jsonl"
+    expected = "a file of responses, .jsonl or .parquet"
     if not data.is_file():
         raise BadInput("--data is no file", found=data, expected=expected, next_step="give the file")
     lines = from_file(data).rows
     if not lines:
         raise BadInput(f"{data} holds no response", expected=expected, next_step=_PAGE)
-    if {"cell", "problem_id"} <= lines[0].keys():
-        found = _evaluation(data, data_dir)
-    else:
-        found = Responses("plain", _lines(data, lines))
-    _check(found.rows)
-    set_advantages(found.rows)
-    return found
+    rows = _lines(data, lines)
+    _check(rows)
+    set_advantages(rows)
+    return rows
 
 
 def _lines(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
@@ -162,67 +139,6 @@ def _lines(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
             )
         )
     return rows
-
-
-def _evaluation(samples: Path, data_dir: Path | None) -> Responses:
-    """The samples in the order of the file; those that the engine failed on are left out.
-
-    A group is a problem's samples in one decoding setting. The run record beside the file, where there is one, says
-    where the benchmarks were and what was in them.
-    """
-    file, beside = samples.with_name("verdicts.jsonl"), samples.with_name("run.json")
-    again = "finish the evaluation with its own command"
-    if not file.is_file():
-        raise BadInput(f"{samples} has no verdicts beside it", found=f"no {file}", next_step=again)
-    verdicts = {(v.cell, v.problem_id, v.sample_index): v.correct for v in store.read(file, Verdict)}
-    run = store.read_json(beside, Run) if beside.is_file() else None
-    recorded = Path(str(run.config.get("data_dir") or "") if run else "")
-    folder = find_data_dir(data_dir or (recorded if recorded.parts and recorded.is_dir() else None))
-    texts: dict[str, Mapping[str, str]] = {}
-    revisions = {"verdicts": f"sha256:{store.sha256_file(file)}"}
-    rows, failed = [], 0
-    for number, s in enumerate(store.read(samples, Sample), 1):
-        where, parts = f"{samples}:{number}", s.cell.split("/")  # a model's name in front may hold slashes
-        if s.finish_reason == "error":
-            failed += 1
-            continue
-        right = verdicts.get((s.cell, s.problem_id, s.sample_index))
-        if right is None or len(parts) < 7:
-            raise BadInput(
-                f"{where}: the sample has no verdict, or no cell",
-                found=f"problem {s.problem_id}, sample {s.sample_index} of {s.cell}",
-                expected=f"a verdict a sample in {file.name}, METHOD/SIZE/sSEED/STEP/BENCHMARK/SETTING/eSEED",
-                next_step=again,
-            )
-        benchmark, setting = parts[-3:-1]
-        if benchmark not in texts:
-            copy = load(benchmark, folder, accept_variant=True)
-            texts[benchmark] = {p.id: p.problem for p in copy.problems}
-            revisions[f"data:{benchmark}"] = copy.content
-        made_with = run.revisions.get(f"data:{benchmark}") if run else None
-        if made_with not in (None, revisions[f"data:{benchmark}"]) or s.problem_id not in texts[benchmark]:
-            raise BadInput(
-                f"{where}: the evaluation was made with another copy of {benchmark}",
-                found=f"{revisions[f'data:{benchmark}']} in {folder or 'the copy of the hub'}",
-                expected=made_with or f"a copy with the problem {s.problem_id}",
-                next_step="give the folder of that copy as --data-dir",
-            )
-        asked = f"{texts[benchmark][s.problem_id]} {INSTRUCTION}"  # with one space, as `stapo-eval` asks
-        rows.append(
-            Response(
-                where,
-                f"{benchmark}/{setting}/{s.problem_id}",
-                s.sample_index,
-                [{"role": "user", "content": asked}],
-                s.response,
-                1.0 if right else -1.0,
-                s.finish_reason == "stop",
-            )
-        )
-    if not rows:
-        raise BadInput(f"{samples} holds no response", found=f"{failed} samples that the engine failed on")
-    notes = (f"{failed} samples that the engine failed on are left out",) if failed else ()
-    return Responses("evaluation", rows, revisions, run.run_id if run else "", notes)
 
 
 def _check(rows: Sequence[Response]) -> None:

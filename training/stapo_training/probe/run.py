@@ -17,7 +17,7 @@ from stapo_results.errors import BadInput
 from stapo_results.terminal import Display
 from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
 
-_PLACES = ("model", "data", "data_dir", "out")
+_PLACES = ("model", "data", "out")
 """Options that say where something is; a run's revisions say what was there."""
 
 
@@ -28,11 +28,9 @@ class Options:
     model: Path
     """Folder with config.json, tokenizer.json and *.safetensors."""
     data: Path
-    """Responses, .jsonl or .parquet: samples.jsonl of stapo-eval run, or plain lines."""
+    """Responses, .jsonl or .parquet, such as stapo-eval export --to responses writes."""
     out: Path
     """Folder to make; to resume an interrupted probe, repeat the command."""
-    data_dir: Path | None = None
-    """Folder with the benchmarks' files, for samples.jsonl; by default where the evaluation found them."""
     tau_p: float = 0.002
     """A token of a response with a positive advantage is rare below this probability."""
     q: float = 0.75
@@ -79,19 +77,17 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
     o.check()
     runs.check_folder(o.out, "--out")
     model = encoding.find_model(o.model)
-    source = responses.read(o.data, data_dir=o.data_dir)
-    tokens = encoding.encode(source.rows, model)
+    rows = responses.read(o.data)
+    tokens = encoding.encode(rows, model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = asdict(o) | {p: None if getattr(o, p) is None else str(getattr(o, p)) for p in _PLACES}
+    config = asdict(o) | {p: str(getattr(o, p)) for p in _PLACES}
     run = provenance.new_run(
         "probe",
-        config | {"device": device, "threads": torch.get_num_threads(), "form": source.form},
+        config | {"device": device, "threads": torch.get_num_threads()},
         seeds={},
         deterministic=device == "cpu",
-        revisions=model.revisions | {"data": f"sha256:{store.sha256_file(o.data)}"} | source.revisions,
-        parent_run=source.parent_run,
+        revisions=model.revisions | {"data": f"sha256:{store.sha256_file(o.data)}"},
     )
-    run = run.model_copy(update={"notes": list(source.notes)})
     log, total = o.out / FOLDER, len(tokens)
     of_step = dict(enumerate((slice(i, min(i + o.mini_batch, total)) for i in range(0, total, o.mini_batch)), 1))
     with runs.opened(o.out, run, may_differ=_PLACES.__contains__, foreign=[FOLDER]) as folder:
@@ -103,8 +99,6 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
             kept = "the finished mini-batches are kept; repeat the command to resume"
             with folder.working(f"{done} of {total} responses", kept), Display() as display:
                 store.write_atomic(log / TOKENIZER, (model.path / TOKENIZER).read_bytes())
-                for note in folder.record.notes:
-                    say(f"note: {note}")
                 scorer = Scorer(model, dtype=o.dtype, device=device)
                 scorer.check(tokens[0])
                 header = LogHeader(
@@ -117,7 +111,7 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
                         display.show(f"{before + in_hand:,} of {total:,} responses", (before + in_hand) / total)
 
                     scores = scorer.score(tokens[members], batch_tokens=o.batch_tokens, done=show)
-                    batch = scored_mini_batch(step, source.rows[members], tokens[members], scores, header)
+                    batch = scored_mini_batch(step, rows[members], tokens[members], scores, header)
                     part = logged(batch, o.mode, header.watch, o.most_rows)
                     write_step(log, step, [part], header, most_rows=o.most_rows)
                     done += members.stop - members.start

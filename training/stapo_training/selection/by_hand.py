@@ -89,8 +89,8 @@ def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.n
     c = (sign * advantage_N.numpy() > 0) & (p < d.tau_p)
     if not c.any():
         return every, c
-    right_N = (tokens.reward_S > 0)[tokens.sequence_N].numpy()
-    ranked = h[right_N & (p < d.tau_p) if d.among == "right" else c]
+    among = (tokens.reward_S > 0)[tokens.sequence_N].numpy() & (p < d.tau_p) if d.among == "right" else c
+    ranked = h[among]
     silenced = {
         "silence_spurious": lambda: h < (np.inf if d.q == 1 else np.quantile(ranked, d.q)),
         "silence_low_probability": lambda: every,
