@@ -101,6 +101,8 @@ def test_other_numbers_of_rows_compile_nothing_anew() -> None:
 def test_a_form_is_chosen_by_vocabulary_and_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {v: chosen_form("auto", v, "cpu") for v in (50, V, V + 1)}
     assert found == {50: "eager", V: "compiled", V + 1: "eager"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # a plan, or a driver on a node without GPUs
+    assert chosen_form("auto", V, "cuda") == "compiled"
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert chosen_form("auto", V, "cpu") == "eager"
     with pytest.raises(BadInput, match="compiler"):

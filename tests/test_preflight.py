@@ -516,7 +516,8 @@ def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pyte
 def test_passes_of_a_planned_step() -> None:
     """10 x P a token, and 2 for the selector's pass over three of the four mini-batches."""
     steps = [estimate.step(compose([*GPUS, f"method={m}"]), MIDDLE, 960) for m in ("justrl", "stapo")]
-    assert [s.passes for s in steps] == [10, 11.5]
+    assert [(s.passes, s.logits) for s in steps] == [(10, "compiled"), (11.5, "compiled")]
+    assert estimate.step(compose([*GPUS, f"{A}.logits_form=eager"]), MIDDLE, 960).logits == "eager"
 
 
 def test_an_update_of_1_7b_on_8_cards_by_hand() -> None:

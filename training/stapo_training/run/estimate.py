@@ -182,7 +182,7 @@ def step(config: Any, shape: Shape, validation: int) -> throughput.Step:
         places=int(a.rollout.max_num_seqs),
         validation=validation,
         settings=len(config.run.validation_settings),
-        logits="eager" if a.get("logits_form") == "eager" else "compiled",
+        logits="eager" if a.logits_form == "eager" else "compiled",
         every=int(config.run.steps) / (validations(config) or math.inf),
     )
 

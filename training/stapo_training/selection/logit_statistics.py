@@ -52,7 +52,9 @@ def chosen_form(asked: str, vocabulary: int, device: str) -> Form:
     """
     if asked not in ("auto", "eager", "compiled"):
         raise BadInput("unknown form of the logits' statistics", found=asked, expected="auto, eager or compiled")
-    compiler = bool(shutil.which(os.environ.get("CXX", "g++")) if device == "cpu" else has_triton())
+    # has_triton asks the GPU too; for one of another machine there is what requirements/gpu.txt brings
+    there = shutil.which(os.environ.get("CXX", "g++")) if device == "cpu" else has_triton()
+    compiler = bool(there) or (device != "cpu" and not torch.cuda.is_available())
     if asked == "compiled" and not compiler:
         expected = "Triton" if device != "cpu" else "a C++ compiler (g++, or the one that CXX names)"
         raise BadInput("torch.compile has no compiler", expected=expected, next_step="logits_form=eager, or install it")
