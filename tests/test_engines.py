@@ -1,4 +1,4 @@
-"""The engine hf on a random model: fixed batches, resuming, rows that fail; the order of requests; refused models."""
+"""The engine hf on a random model: prompts that fail; the order of requests; refused models."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines import Engine, Finished, Request, hf, make_engine
-from stapo_eval.engines.base import Queue, Spec, fixed_batches
+from stapo_eval.engines.base import Queue, Spec
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.generation import truncate
+from stapo_results.generation import Drawing, draw
 from stapo_results.stop_tokens import stop_token_ids
 
 D = Decoding(1.0, 1.0, 12)
@@ -60,27 +60,11 @@ def test_the_chat_template_is_applied_and_both_end_tokens_stop(engine: HfEngine)
     assert stop_token_ids(engine.tokenizer, [7]) == [0, 2, 7]
 
 
-def test_batches_are_longest_first_and_never_cross_cells() -> None:
-    lengths = [("a", 2), ("b", 9), ("a", 5), ("a", 2), ("b", 1), ("a", 7)]
-    requests = [Request(c, str(i), 0, 0, (1,) * n, D) for i, (c, n) in enumerate(lengths)]
-    # 19 and 21 tokens of prompt and response in the first batch of either cell, 17 in the second: room for 36
-    batches = fixed_batches(requests, Spec("hf", True, 512, rows=2, cached_tokens=36))
-    assert [[r.problem_id for r in b] for b in batches] == [["5"], ["2", "0"], ["3"], ["1"], ["4"]]
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_whole_batch_that_fails_costs_only_its_rows(engine: HfEngine, rows: int) -> None:
-    """The longest prompts are the first batch of 4, the broken ones the last: also where a resumed run has no other."""
-    requests = sorted(_requests(engine, 4)[:4], key=lambda r: -len(r.prompt))
-    bad = [replace(r, problem_id=f"bad{i}", prompt=(10_000_000,)) for i, r in enumerate(requests[:rows])]
-    for done in ((), {r.key for r in requests}):
-        ends = {f.request.problem_id: f.error[:10] for f in _all(engine, [*requests, *bad], done)}
-        assert [ends.pop(b.problem_id) for b in bad] == ["IndexError"] * rows
-        assert list(ends.values()) == [""] * (0 if done else 4)
-    # in a batch with others
-    broken = replace(requests[1], prompt=(*requests[1].prompt, 10_000_000))
-    ends = {f.request.problem_id: f.finish_reason for f in _all(engine, [requests[0], broken, *requests[2:]])}
-    assert [problem for problem, reason in ends.items() if reason == "error"] == [broken.problem_id]
+def test_prompts_that_fail_cost_only_themselves(engine: HfEngine) -> None:
+    requests = _requests(engine, 4)[:4]
+    broken = [replace(r, problem_id=f"bad{i}", prompt=(*r.prompt, 10_000_000)) for i, r in enumerate(requests[:2])]
+    ends = {f.request.problem_id: f.error[:10] for f in _all(engine, [requests[0], *broken, *requests[1:]])}
+    assert ends == {"bad0": "IndexError", "bad1": "IndexError"} | {f"p{i}": "" for i in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -95,16 +79,17 @@ def test_a_whole_batch_that_fails_costs_only_its_rows(engine: HfEngine, rows: in
     ],
 )
 def test_each_cut_sees_what_the_one_before_left(cuts: dict[str, Any], left: list[float]) -> None:
-    how: dict[str, Any] = {"top_p": 1.0} | cuts
-    found = truncate(torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log(), 1.0, **how).exp()
-    assert found[0].tolist() == pytest.approx(left, abs=1e-7)
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().repeat(101, 1)
+    ids, logprob = draw(logits, torch.linspace(0, 1 - 1e-9, 101, dtype=torch.float64), Drawing(1.0, **cuts))
+    assert sorted(set(ids.tolist())) == [i for i, p in enumerate(left) if p]
+    assert logprob.exp().tolist() == pytest.approx([left[i] for i in ids.tolist()], abs=1e-6)
 
 
 def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:
     broken = HfEngine(find_model(str(folder)), threads=1, rows=4)
     embedding = broken.model.get_input_embeddings()
     embedding.weight.data = embedding.weight.data[:1]  # no token but the first
-    with pytest.raises(RunFailed, match="whole batch"):
+    with pytest.raises(RunFailed, match="one sum"):
         _all(broken, _requests(broken, 2))
 
 
@@ -172,13 +157,13 @@ def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, fo
         make_engine("sglang", find_model(str(folder)))
 
 
-def test_the_default_batch_keeps_within_memory(folder: Path) -> None:
-    spec = HfEngine(find_model(str(folder)), threads=1).spec
-    assert spec.cached_tokens == (1 << 30) // (2 * 1 * 1 * 16 * 4)  # keys, values; 1 layer, 1 head, 16 wide, float32
-    assert spec.rows_of(50, 100) == hf.MOST_ROWS["cpu"]
-    small = Spec("hf", True, context=512, rows=64, cached_tokens=1024)
-    assert small.rows_of(28, 100) == 8
-    assert small.rows_of(400, 1 << 20) == 2  # the context bounds the response
+def test_responses_at_a_time_keep_within_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = find_model(str(folder))
+    assert HfEngine(model, threads=1).spec.places == hf.MOST_ROWS["cpu"]
+    # keys and values of a token: 1 layer, 1 head, 16 wide, float32; room for 7 responses of 100 tokens
+    monkeypatch.setattr(hf, "_KV_BYTES", 2 * 1 * 1 * 16 * 4 * 799)
+    small = HfEngine(model, threads=1, max_model_len=100)
+    assert (small.spec.places, small.context) == (7, 100)
 
 
 def _samples(problems: int, samples: int, cells: tuple[str, ...] = ("t1.0", "t0.7")) -> list[Request]:
@@ -190,18 +175,18 @@ def _names(queue: Queue, n: int) -> list[str]:
 
 
 def test_one_sample_of_each_problem_goes_first_then_the_longest_expected() -> None:
-    single, requests = Spec("vllm", False, 512), _samples(3, 3, ("c",))
-    queue = Queue(requests, {}, single)
+    requests = _samples(3, 3, ("c",))
+    queue = Queue(requests, {})
     assert _names(queue, 3) == ["c p0 0", "c p1 0", "c p2 0"]
     for r, tokens in zip(requests[::3], (10, 90, 40), strict=True):
         queue.finished(r, tokens)
     assert _names(queue, 6) == ["c p1 1", "c p1 2", "c p2 1", "c p2 2", "c p0 1", "c p0 2"]
     # nothing is known: the order given
     requests = _samples(2, 2)
-    assert _names(Queue(requests, {}, single), 5) == ["t1.0 p0 0", "t1.0 p1 0", "t0.7 p0 0", "t0.7 p1 0", "t1.0 p0 1"]
+    assert _names(Queue(requests, {}), 5) == ["t1.0 p0 0", "t1.0 p1 0", "t0.7 p0 0", "t0.7 p1 0", "t1.0 p0 1"]
     # a problem is known by its other setting, and by what was recorded before
     done = {r.key: 500 if r.problem_id == "p1" else 100 for r in requests if r.cell == "t1.0"}
-    assert _names(Queue(requests, done, single), 4) == ["t0.7 p0 0", "t0.7 p1 0", "t0.7 p1 1", "t0.7 p0 1"]
+    assert _names(Queue(requests, done), 4) == ["t0.7 p0 0", "t0.7 p1 0", "t0.7 p1 1", "t0.7 p0 1"]
 
 
 class Working(Engine):
@@ -228,13 +213,12 @@ class Working(Engine):
     problems=st.integers(1, 8),
     samples=st.integers(1, 5),
     places=st.integers(1, 9),
-    rows=st.sampled_from([0, 3]),
     recorded=st.sets(st.integers(0, 79)),
     seed=st.integers(0, 99),
 )
-def test_every_request_that_is_not_done_is_answered_once(problems, samples, places, rows, recorded, seed) -> None:
+def test_every_request_that_is_not_done_is_answered_once(problems, samples, places, recorded, seed) -> None:
     requests = _samples(problems, samples)
     done = {r.key: 7 for i, r in enumerate(requests) if i in recorded}
-    engine = Working(Spec("working", False, 512, places, rows), random.Random(seed))
+    engine = Working(Spec("working", False, 512, places), random.Random(seed))
     answered = [f.request.key for piece in engine.stream(requests, done) for f in piece]
     assert sorted(answered) == sorted(r.key for r in requests if r.key not in done)

@@ -199,19 +199,19 @@ def test_samples_that_failed_are_made_again_when_asked(
 ) -> None:
     from stapo_eval.engines.hf import HfEngine
 
-    generate = HfEngine._generate
+    poll = HfEngine.poll
 
-    def out_of_memory(self: HfEngine, batch: list) -> list:
+    def out_of_memory(self: HfEngine) -> list:
         return [
             replace(f, text="", finish_reason="error", response_tokens=0, logprob_sum=None, error="out of memory")
             if f.request.problem_id == "sums-3" and f.request.sample_index < 2
             else f
-            for f in generate(self, batch)
+            for f in poll(self)
         ]
 
-    monkeypatch.setattr(HfEngine, "_generate", out_of_memory)
+    monkeypatch.setattr(HfEngine, "poll", out_of_memory)
     assert sum(c["missing"] for c in run(_options(world, tmp_path))["cells"]) == 4
-    monkeypatch.setattr(HfEngine, "_generate", generate)
+    monkeypatch.setattr(HfEngine, "poll", poll)
     assert sum(c["missing"] for c in run(_options(world, tmp_path))["cells"]) == 4  # finished: nothing is done
     assert sum(c["missing"] for c in run(_options(world, tmp_path, retry_errors=True))["cells"]) == 0
     # the judge was asked about the late samples last
@@ -255,7 +255,6 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ({"engine": "openai", "judge_scope": "all", "judge_mode": "justrl-exact"}, ["--url", "--judge-scope"]),
         ({"url": ("http://127.0.0.1:1/v1",)}, ["--url"]),
         ({"tensor_parallel": 2}, ["--tensor-parallel"]),
-        ({"max_model_len": 100}, ["--max-model-len"]),
         ({"vllm": ("max_num_seqs=8",)}, ["--vllm"]),
         ({"engine": "vllm", "vllm": ("trust_remote_code=true",)}, ["trust_remote_code"]),
         ({"engine": "vllm", "vllm": ("max_num_seqs",)}, ["max_num_seqs"]),

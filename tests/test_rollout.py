@@ -60,22 +60,17 @@ def _prompts(**more: Any) -> Any:
 
 
 def _expected(rollout: Any, n: int, split: str, temperature: float, top_p: float) -> list[Any]:
-    from stapo_results.generation import generate
+    from stapo_results.generation import Drawing, generate
     from stapo_results.seeds import derive_seed
 
     prompts = [rollout.builder.build_initial_tokens([{"role": "user", "content": f"{a}+0"}]) for a in ANSWERS]
     rows = [(prompts[i], derive_seed(0, STEP, f"p{i}", split, k)) for i in range(3) for k in range(n)]
-    found = []
-    for start in range(0, len(rows), BATCH):
-        tokens, seeds = zip(*rows[start : start + BATCH], strict=True)
-        settings: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "pad_token_id": rollout.stops[0]}
-        if rollout.model_config.pad_token_id is not None:
-            settings["pad_token_id"] = rollout.model_config.pad_token_id
-        found += generate(rollout.model, tokens, seeds, max_new_tokens=48, stop_token_ids=rollout.stops, **settings)
-    return found
+    tokens, seeds = zip(*rows, strict=True)
+    how, limits = Drawing(temperature, top_p), {"max_new_tokens": 48, "stop_token_ids": rollout.stops}
+    return generate(rollout.model, tokens, seeds, how, **limits)
 
 
-def test_a_step_is_sampled_in_fixed_batches_and_stored_before_its_prompts_are_finished(rollout: Any) -> None:
+def test_a_step_is_sampled_and_stored_before_its_prompts_are_finished(rollout: Any) -> None:
     rollout.generate_sequences(_prompts())
     samples, prompts = rollout.puts
     assert samples["keys"] == [f"00000007-00000{i}_{k}_0" for i in range(3) for k in range(N)]

@@ -96,7 +96,7 @@ class What:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
     batch_rows: int = 0
-    """Rows of a batch of the engine hf; if 0, 64 on a CPU, 512 on a GPU, fewer as memory demands."""
+    """Responses that the engine hf works on at a time; if 0, 64 on a CPU, 512 on a GPU, fewer as memory demands."""
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 def _engine(plan: EvaluationPlan) -> Engine:
     o, threads, options = plan.options, plan.run.config["threads"], plan.options.engine_options()
-    if o.engine == "vllm" and not o.max_model_len:
+    if o.engine != "openai" and not o.max_model_len:
         options = replace(options, max_model_len=longest(plan))
     return make_engine(o.engine, plan.model, threads=threads, dtype=o.dtype, rows=o.batch_rows, options=options)
 

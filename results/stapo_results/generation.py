@@ -1,24 +1,50 @@
-"""Batched sampling with transformers where every row draws from a random stream of its own.
+"""Sampling with a transformers model where every response draws from a random stream of its own.
 
-The rollout of the CPU training and the `hf` engine of the evaluation are this one function. A row's tokens depend on
-its prompt, its seed and the decoding parameters; the batch around it can change them only through rounding in the
-matrix products, so a caller that wants the same bytes again keeps the batches fixed.
+The rollout of the CPU training and the `hf` engine of the evaluation are this one sampler. A response that ends gives
+its place to the next prompt. A prompt passes through the model alone, and on a CPU every row of a step is computed the
+same whatever rows are beside it (oneDNN's packed layers, attention in fixed parts). So there a response is decided by
+prompt, seed and decoding, to the bit, and one that is missing can be made again alone.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import deque
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
-from transformers import LogitsProcessor, LogitsProcessorList
+from torch.nn import functional as F
 
 from stapo_results.errors import BadInput
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+ATTENTION = "stapo_rows"
+"""The name of the sampler's attention among those of transformers."""
+_POSITIONS = 512
+"""Positions by which the cache grows and attention looks back: torch's CPU kernel reads so many at a time, and a part
+of another length could change a row's last bits."""
+_BLOCK = 128
+"""Neighbouring tokens whose probabilities are summed for a draw; so many of the most probable are cut first."""
+_PACKED_FOR = 64
+"""Rows for which linear layers are packed, however many there are."""
+_ROWS = 8
+"""A step has a multiple of so many rows, some of them idle: a single one goes another way through oneDNN, and what does
+not fill the processor's vectors goes through other instructions than what does."""
+_AT_A_TIME = 2**20
+"""Logits in float32 at a time: 4 MiB, which a processor's cache holds."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How a token is drawn: temperature (0: the most probable token), then the cuts min-p (0: none), top-k (-1: none)
+    and top-p (1: none)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -33,119 +59,372 @@ class Generated:
     finish_reason: Literal["stop", "length"]
 
 
-def truncate(
-    logits_BV: torch.Tensor, temperature: float, top_p: float, top_k: int = -1, min_p: float = 0.0
-) -> torch.Tensor:
-    """Log-probabilities (B, V) in float64 of the sampling distribution.
+def draw(logits_RV: torch.Tensor, uniform_R: torch.Tensor, how: Drawing) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token a row by the inverse distribution function: (ids (R,), log-probabilities (R,) float64, nats).
 
     Temperature first, then min-p: tokens of at least `min_p` times the highest probability (Nguyen et al. 2024); then
     top-k; then nucleus: the smallest set of most probable tokens whose mass reaches `top_p` (Holtzman et al. 2020) of
     what is left. In this order, vLLM's, each sees a distribution that is renormalised. Ties are broken by token id.
+    Probabilities are float32, their sums float64.
+
+    Args:
+        uniform_R: numbers in [0, 1), float64, which run through the tokens that may be drawn by id.
     """
-    logp_BV = torch.log_softmax(logits_BV.double() / temperature, dim=-1)
-    if top_k <= 0 and top_p >= 1.0 and min_p <= 0.0:
-        return logp_BV
-    sorted_BV, order_BV = torch.sort(logp_BV, dim=-1, descending=True, stable=True)
-    if min_p > 0:
-        sorted_BV = sorted_BV.masked_fill(sorted_BV < sorted_BV[:, :1] + math.log(min_p), float("-inf"))
-    if top_k > 0:
-        sorted_BV[:, top_k:] = float("-inf")
-    if top_k > 0 or min_p > 0:
-        sorted_BV = torch.log_softmax(sorted_BV, dim=-1)
-    if top_p < 1.0:
-        drop_BV = sorted_BV.exp().cumsum(-1) - sorted_BV.exp() >= top_p
-        drop_BV[:, 0] = False
-        sorted_BV = sorted_BV.masked_fill(drop_BV, float("-inf"))
-    return torch.log_softmax(torch.full_like(logp_BV, float("-inf")).scatter(-1, order_BV, sorted_BV), dim=-1)
+    size = max(1, _AT_A_TIME // logits_RV.shape[-1])
+    pieces = [_draw(x, u, how) for x, u in zip(logits_RV.split(size), uniform_R.split(size), strict=True)]
+    ids, logprobs = zip(*pieces, strict=True)
+    return torch.cat(ids), torch.cat(logprobs)
 
 
-class _RowSampler(LogitsProcessor):
-    """Turns the scores into a one-hot choice by inverse-CDF sampling with one uniform number a row and position.
+def _draw(logits: torch.Tensor, uniform: torch.Tensor, how: Drawing) -> tuple[torch.Tensor, torch.Tensor]:
+    x = logits.float()
+    top, best = x.max(-1, keepdim=True)
+    x = (x - top) / (how.temperature or 1.0)
+    blocks = F.pad(x, (0, -x.shape[-1] % _BLOCK), value=-torch.inf).view(len(x), -1, _BLOCK)
+    mass = blocks.exp()
+    sum_of_block = mass.sum(-1).double()
+    total = sum_of_block.sum(-1)
+    if how.temperature == 0:
+        return best.squeeze(-1), -total.log()
+    if how.top_p < 1.0 or how.top_k > 0 or how.min_p > 0:
+        return _draw_top(blocks, total, uniform, how)
+    row = torch.arange(len(x), device=x.device)
+    block, rest = _place(sum_of_block, uniform)
+    within, _ = _place(mass[row, block].double(), rest)
+    ids = block * _BLOCK + within
+    return ids, x[row, ids].double() - total.log()
 
-    transformers' own sampling draws all rows from one shared generator, so a row's tokens would depend on its
-    neighbours; with this processor `generate` runs greedily over choices that are already made.
+
+def _place(weight: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the uniform numbers (R,) fall in rows of weights (R, n), and how far into that place, in [0, 1)."""
+    ends = weight.cumsum(-1)
+    target = uniform.unsqueeze(-1) * ends[:, -1:]
+    last = torch.searchsorted(ends, ends[:, -1:].contiguous())  # rounding may not lead to a token of weight 0
+    at = torch.minimum(torch.searchsorted(ends, target, right=True), last)
+    own = weight.gather(-1, at)
+    into = (target - (ends.gather(-1, at) - own)) / own
+    return at.squeeze(-1), into.squeeze(-1).clamp(0.0, 1.0)
+
+
+def _draw_top(
+    blocks: torch.Tensor, total: torch.Tensor, uniform: torch.Tensor, how: Drawing
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The draw among the most probable tokens. A row is sorted whole where `_BLOCK` of them do not decide it."""
+    rows, count = len(blocks), blocks.shape[1] * _BLOCK
+    few = min(_BLOCK, blocks.shape[1])
+    # the largest values lie in the blocks with the largest maxima
+    among = blocks.amax(-1).topk(few, -1).indices.sort(-1).values
+    inside = blocks.gather(1, among.unsqueeze(-1).expand(-1, -1, _BLOCK)).view(rows, -1)
+    order = inside.sort(dim=-1, descending=True, stable=True)
+    values, at = order.values[:, :_BLOCK], order.indices[:, :_BLOCK]
+    ids = among.gather(-1, at // _BLOCK) * _BLOCK + at % _BLOCK
+    kept = _kept(values, total, how)
+    # what lies outside is at most the last of them; equal ones count as undecided, so that ids break ties
+    decided = values[:, -1] < values.masked_fill(~kept, torch.inf).amin(-1)
+    result = _among(ids, values.masked_fill(~kept, -torch.inf), uniform)
+    if count > _BLOCK and not decided.all():
+        rest = ~decided
+        whole = blocks[rest].view(-1, count).sort(dim=-1, descending=True, stable=True)
+        values = whole.values.masked_fill(~_kept(whole.values, total[rest], how), -torch.inf)
+        for into, part in zip(result, _among(whole.indices, values, uniform[rest]), strict=True):
+            into[rest] = part
+    return result
+
+
+def _kept(values: torch.Tensor, total: torch.Tensor, how: Drawing) -> torch.Tensor:
+    """Which of the sorted logits (largest first; their largest is 0) the cuts keep; always the first."""
+    keep = torch.ones_like(values, dtype=torch.bool)
+    if how.min_p > 0:
+        keep = values >= math.log(how.min_p)
+    if how.top_k > 0:
+        keep[:, how.top_k :] = False
+    if how.top_k > 0 or how.min_p > 0:
+        total = values.masked_fill(~keep, -torch.inf).exp().double().sum(-1)
+    if how.top_p < 1.0:
+        mass = values.exp().double()
+        keep &= mass.cumsum(-1) - mass < how.top_p * total.unsqueeze(-1)
+    keep[:, 0] = True
+    return keep
+
+
+def _among(ids: torch.Tensor, values: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, order = ids.sort(-1)
+    values = values.gather(-1, order)
+    mass = values.exp().double()
+    at = _place(mass, uniform)[0].unsqueeze(-1)
+    logprob = values.gather(-1, at).double() - mass.sum(-1, keepdim=True).log()
+    return ids.gather(-1, at).squeeze(-1), logprob.squeeze(-1)
+
+
+class _Slots:
+    """Keys and values of all rows: a tensor (rows, heads, positions, head size) each for every layer.
+
+    Attributes:
+        position_R: the place of the token that every row in use reads next; None while a prompt is read.
+        prompt: keys and values of the prompt that was read last, by layer.
     """
 
-    def __init__(self, uniform_BT: torch.Tensor, temperature: float, *cuts: Any):
-        self.uniform_BT, self.temperature, self.cuts = uniform_BT, temperature, cuts
-        self.step = 0
-        self.logprobs: list[torch.Tensor] = []
+    def __init__(self, rows: int):
+        self.rows = rows
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.prompt: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.position_R: torch.Tensor | None = None
+        self._row_R = self._seen_RS = torch.empty(0)
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        if self.temperature == 0:
-            logp_BV = torch.log_softmax(scores.double(), dim=-1)
-            choice_B = scores.argmax(-1)
-        else:
-            logp_BV = truncate(scores, self.temperature, *self.cuts)
-            cdf_BV = logp_BV.exp().cumsum(-1)
-            # scaling by the last entry keeps the draw inside the vocabulary in spite of rounding
-            draw_B1 = self.uniform_BT[:, self.step, None].to(cdf_BV.device) * cdf_BV[:, -1:]
-            choice_B = torch.searchsorted(cdf_BV, draw_B1, right=True).squeeze(-1).clamp_(max=cdf_BV.size(-1) - 1)
-        self.step += 1
-        self.logprobs.append(logp_BV.gather(-1, choice_B[:, None]).squeeze(-1).float().cpu())
-        return torch.full_like(scores, float("-inf")).scatter(-1, choice_B[:, None], 0.0)
+    def at(self, position_R: torch.Tensor) -> None:
+        """The first rows read a token each, at these positions."""
+        self.position_R = position_R
+        self._row_R = torch.arange(len(position_R), device=position_R.device)
+        seen = _rounded(int(position_R.max()) + 1)
+        self._seen_RS = torch.arange(seen, device=position_R.device) <= position_R[:, None]
+        for layer, pair in list(self.layers.items()):
+            self._grow(layer, pair, seen)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
+        """Attention (B, heads, T, D) over what the rows have seen, the new keys and values included."""
+        if self.position_R is None:
+            self.prompt[layer] = key, value
+            seen = key.shape[2]
+            mask = None
+            if window and seen > window:
+                mask = torch.ones(seen, seen, dtype=torch.bool, device=key.device).tril().triu(1 - window)
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
+            )
+        keys, values = self.layers[layer]
+        keys[self._row_R, :, self.position_R] = key[:, :, 0]
+        values[self._row_R, :, self.position_R] = value[:, :, 0]
+        rows, seen = self._seen_RS.shape
+        mask_RS = self._seen_RS
+        if window:
+            mask_RS = mask_RS & (torch.arange(seen, device=key.device) > self.position_R[:, None] - window)
+        # the queries that share a head of keys are the rows of one product
+        grouped = query.reshape(rows, keys.shape[1], -1, query.shape[-1])
+        found = F.scaled_dot_product_attention(
+            grouped, keys[:rows, :, :seen], values[:rows, :, :seen], attn_mask=mask_RS[:, None, None], scale=scale
+        )
+        return found.reshape(query.shape)
+
+    def take(self, row: int) -> None:
+        """Give a row the prompt that was read last."""
+        for layer, pair in self.prompt.items():
+            length = pair[0].shape[2]
+            self._grow(layer, pair, length + 1)
+            for whole, part in zip(self.layers[layer], pair, strict=True):
+                whole[row, :, :length] = part[0]
+
+    def move(self, row: int, to: int, length: int) -> None:
+        """Give one row what another has seen."""
+        for pair in self.layers.values():
+            for whole in pair:
+                whole[to, :, :length] = whole[row, :, :length]
+
+    def _grow(self, layer: int, like: tuple[torch.Tensor, torch.Tensor], positions: int) -> None:
+        have = self.layers.get(layer)
+        if have is not None and have[0].shape[2] >= positions:
+            return
+        grown = []
+        for i, x in enumerate(like):
+            new = x.new_zeros(self.rows, x.shape[1], _rounded(positions), x.shape[3])
+            if have is not None:
+                new[:, :, : have[i].shape[2]] = have[i]
+            grown.append(new)
+        self.layers[layer] = grown[0], grown[1]
 
 
-def _left_padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    rows_T = [torch.tensor(row) for row in rows]
-    return pad_sequence(rows_T, batch_first=True, padding_value=value, padding_side="left")
+def _rounded(positions: int) -> int:
+    return -(-positions // _POSITIONS) * _POSITIONS
 
 
-@torch.inference_mode()
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, _mask: Any, *, slots: _Slots, scaling: float | None = None,
+    sliding_window: int | None = None, **_: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """transformers' attention interface; `slots` comes with the call of the model."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return slots.attend(module.layer_idx, query, key, value, scale, sliding_window).transpose(1, 2).contiguous(), None
+
+
+def _pack(model: Any, rows: int) -> None:
+    """Give the linear layers a copy of their weights in oneDNN's order for few rows: a CPU otherwise reorders a layer's
+    weights each time that it reads them, and computes a row in another order beside other rows."""
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear) and layer.weight.device.type == "cpu":
+            packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
+            layer.forward = functools.partial(_linear, packed, layer.bias)
+
+
+def _linear(packed: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    flat = x.reshape(-1, x.shape[-1])
+    out = torch.ops.mkldnn._linear_pointwise(flat, packed, bias, "none", [], "")
+    return out.view(*x.shape[:-1], out.shape[-1])
+
+
+@dataclass
+class _Row:
+    """A response that is being made; `position`: where its last token stands."""
+
+    key: Hashable
+    position: int
+    tokens: list[int]
+    logprobs: list[float]
+    uniform: torch.Tensor
+    how: Drawing
+    most: int
+
+
+class Sampler:
+    """Works on up to `rows` responses at a time with a transformers causal language model in eval mode.
+
+    The model is changed for as long as the sampler is open: its attention is this module's, and on a CPU its linear
+    layers have packed weights. Open a new one when the weights have changed.
+    """
+
+    def __init__(self, model: Any, rows: int, stop_token_ids: Collection[int]):
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
+        self._before = model.config._attn_implementation
+        model.set_attn_implementation(ATTENTION)
+        if torch.backends.mkldnn.is_available():
+            _pack(model, _PACKED_FOR)
+        self.model, self.stops = model, set(stop_token_ids)
+        self.device = next(model.parameters()).device
+        self.slots = _Slots(-(-rows // _ROWS) * _ROWS)
+        self.rows = rows
+        self.waiting: deque[tuple[Hashable, tuple[int, ...], int, Drawing, int]] = deque()
+        self.working: list[_Row] = []
+        self._read: tuple[tuple[int, ...], torch.Tensor] | None = None  # the last prompt, with its logits
+
+    def close(self) -> None:
+        """Give the model back as it was."""
+        for layer in self.model.modules():
+            vars(layer).pop("forward", None)
+        self.model.set_attn_implementation(self._before)
+
+    def add(self, key: Hashable, prompt: Sequence[int], seed: int, how: Drawing, max_new_tokens: int) -> None:
+        """Ask for a response of at most so many tokens, the stop token included.
+
+        Args:
+            key: what `step` returns it under.
+            seed: in [0, 2**63).
+
+        Raises:
+            BadInput: for an empty prompt.
+        """
+        if not prompt:
+            raise BadInput("a prompt without a token cannot be continued", next_step="check the chat template")
+        self.waiting.append((key, tuple(prompt), seed, how, max_new_tokens))
+
+    def __len__(self) -> int:
+        """Responses that are not finished."""
+        return len(self.waiting) + len(self.working)
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Hashable, Generated | Exception]]:
+        """A token for every response that is being made, after waiting prompts have taken the free places.
+
+        Returns:
+            What ended; an error in place of the response of a prompt that the model cannot read.
+        """
+        ended: list[tuple[Hashable, Generated | Exception]] = []
+        while self.waiting and len(self.working) < self.rows:
+            key, prompt, seed, how, most = self.waiting.popleft()
+            try:
+                self._begin(key, prompt, seed, how, most)
+            except (RuntimeError, ValueError, IndexError) as e:
+                ended.append((key, e))
+            else:
+                ended += self._ended([len(self.working) - 1])
+        if not self.working:
+            return ended
+        padding = [0] * (-len(self.working) % _ROWS)
+        token_R = torch.tensor([r.tokens[-1] for r in self.working] + padding, device=self.device)
+        position_R = torch.tensor([r.position for r in self.working] + padding, device=self.device)
+        self.slots.at(position_R)
+        logits_RV = self._logits(token_R[:, None], position_R[:, None])[: len(self.working)]
+        of_how: dict[Drawing, list[int]] = {}
+        for i, row in enumerate(self.working):
+            of_how.setdefault(row.how, []).append(i)
+        for how, places in of_how.items():
+            rows = [self.working[i] for i in places]
+            uniform = torch.stack([r.uniform[len(r.tokens)] for r in rows])
+            logits = logits_RV if len(of_how) == 1 else logits_RV[places]
+            for row, token, logprob in zip(rows, *self._draw(logits, uniform, how), strict=True):
+                row.position += 1
+                row.tokens.append(token)
+                row.logprobs.append(logprob)
+        return ended + self._ended(range(len(self.working)))
+
+    @torch.inference_mode()
+    def read(self, prompt: tuple[int, ...]) -> torch.Tensor:
+        """The logits (1, V) behind a prompt; of the one that was read last without the model."""
+        if self._read is None or self._read[0] != prompt:
+            self.slots.position_R, self.slots.prompt, self._read = None, {}, None
+            ids = torch.tensor(prompt, device=self.device)[None]
+            self._read = prompt, self._logits(ids, torch.arange(len(prompt), device=self.device)[None])
+        return self._read[1]
+
+    def _begin(self, key: Hashable, prompt: tuple[int, ...], seed: int, how: Drawing, most: int) -> None:
+        """Give a prompt the next row, and draw its first token."""
+        logits = self.read(prompt)
+        self.slots.take(len(self.working))
+        uniform = torch.rand(most, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        token, logprob = self._draw(logits, uniform[:1], how)
+        self.working.append(_Row(key, len(prompt), token, logprob, uniform, how, most))
+
+    def _ended(self, places: Sequence[int]) -> list[tuple[Hashable, Generated | Exception]]:
+        """The responses of these rows that have ended; the last row takes the place of each."""
+        found: list[tuple[Hashable, Generated | Exception]] = []
+        for i in reversed(places):
+            row = self.working[i]
+            stopped = row.tokens[-1] in self.stops
+            if not stopped and len(row.tokens) < row.most:
+                continue
+            found.append((row.key, Generated(row.tokens, row.logprobs, "stop" if stopped else "length")))
+            last = self.working.pop()
+            if last is not row:
+                self.working[i] = last
+                self.slots.move(len(self.working), i, last.position)
+        return found[::-1]
+
+    def _draw(self, logits: torch.Tensor, uniform: torch.Tensor, how: Drawing) -> tuple[list[int], list[float]]:
+        ids, logprobs = draw(logits, uniform.to(self.device), how)
+        return ids.tolist(), logprobs.tolist()
+
+    def _logits(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The last position's logits (B, V)."""
+        out = self.model(input_ids=ids, position_ids=position, use_cache=False, logits_to_keep=1, slots=self.slots)
+        return out.logits[:, -1]
+
+
 def generate(
     model: Any,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[int],
+    how: Drawing,
     *,
     max_new_tokens: int,
-    temperature: float,
-    top_p: float,
     stop_token_ids: Collection[int],
-    pad_token_id: int,
-    top_k: int = -1,
-    min_p: float = 0.0,
+    rows: int = 64,
 ) -> list[Generated]:
-    """Sample one response a prompt, as one batch with a KV cache.
-
-    Args:
-        model: a transformers causal language model in eval mode.
-        prompts: B lists of token ids, none empty.
-        seeds: B seeds in [0, 2**63), one a row.
-        max_new_tokens: longest response in tokens, the stop token included.
-        temperature: 0 is greedy.
-        stop_token_ids: a row ends with the first of these.
+    """One response a prompt, in the order of the prompts (`Sampler`).
 
     Raises:
         BadInput: for an empty prompt.
     """
-    if not prompts:
-        return []
-    if any(not p for p in prompts):
-        raise BadInput("a prompt without a token cannot be continued", next_step="check the chat template")
-    device = next(model.parameters()).device
-    ids_BT = _left_padded(prompts, pad_token_id)
-    attention_BT = _left_padded([[1] * len(p) for p in prompts], 0)
-    draws = (torch.Generator().manual_seed(seed) for _, seed in zip(prompts, seeds, strict=True))
-    uniform_BT = torch.stack([torch.rand(max_new_tokens, dtype=torch.float64, generator=g) for g in draws])
-    sampler = _RowSampler(uniform_BT, temperature, top_p, top_k, min_p)
-    out_BT = model.generate(
-        input_ids=ids_BT.to(device),
-        attention_mask=attention_BT.to(device),
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        temperature=None,
-        top_p=None,
-        top_k=None,
-        logits_processor=LogitsProcessorList([sampler]),
-        eos_token_id=sorted(stop_token_ids),
-        pad_token_id=pad_token_id,
-        use_cache=True,
-    )
-    new = out_BT[:, ids_BT.shape[1] :].tolist()
-    logprobs = torch.stack(sampler.logprobs, dim=1).tolist()
-    stops = set(stop_token_ids)
-    results = []
-    for row, row_logprobs in zip(new, logprobs, strict=True):
-        end = next((i + 1 for i, t in enumerate(row) if t in stops), None)  # [:None] is the whole row
-        results.append(Generated(row[:end], row_logprobs[:end], "length" if end is None else "stop"))
-    return results
+    sampler = Sampler(model, min(rows, len(prompts)), stop_token_ids)
+    found: dict[Hashable, Generated] = {}
+    try:
+        for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            sampler.add(i, prompt, seed, how, max_new_tokens)
+        while len(sampler):
+            for i, response in sampler.step():
+                if isinstance(response, Exception):
+                    raise response
+                found[i] = response
+    finally:
+        sampler.close()
+    return [found[i] for i in range(len(prompts))]

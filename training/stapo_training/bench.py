@@ -97,14 +97,14 @@ def _sample(sizes: Sizes, model: Any) -> list[dict[str, Any]]:
     """The step's sequences with alternating advantages."""
     import torch
 
-    from stapo_results.generation import generate
+    from stapo_results.generation import Drawing, generate
 
     g = torch.Generator().manual_seed(sizes.seed)
     prompts = torch.randint(10, sizes.vocabulary, (sizes.prompts, sizes.prompt_tokens), generator=g)
     rows = prompts.repeat_interleave(sizes.responses, 0)
     seeds = [derive_seed("bench", sizes.seed, i) for i in range(len(rows))]
-    drawing: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "stop_token_ids": (), "pad_token_id": 0}
-    sampled = generate(model, rows.tolist(), seeds, max_new_tokens=sizes.response_tokens, **drawing)
+    limits: dict[str, Any] = {"max_new_tokens": sizes.response_tokens, "stop_token_ids": ()}
+    sampled = generate(model, rows.tolist(), seeds, Drawing(), **limits)
     found = []
     for i, (prompt, one) in enumerate(zip(rows, sampled, strict=True)):
         response = torch.tensor(one.token_ids)

@@ -35,7 +35,7 @@ def make_engine(
 
             return EndpointEngine(model, options)
         check_files(model)
-        how: dict[str, Any] = {"dtype": dtype}
+        how: dict[str, Any] = {"dtype": dtype, "max_model_len": options.max_model_len}
         if kind == "hf":
             from stapo_eval.engines.hf import HfEngine as Local
 
@@ -43,8 +43,7 @@ def make_engine(
         else:
             from stapo_eval.engines.vllm import VllmEngine as Local
 
-            how |= {"tensor_parallel": options.tensor_parallel, "max_model_len": options.max_model_len}
-            how |= {"arguments": options.vllm_arguments}
+            how |= {"tensor_parallel": options.tensor_parallel, "arguments": options.vllm_arguments}
         copies, cluster = copies_of(kind, options), cluster_of(options)
         if kind == "vllm":
             where = f"{copies or 'all'} x {options.tensor_parallel} GPUs (--replicas); " if copies or cluster else ""

@@ -71,44 +71,20 @@ class Spec:
 
     Attributes:
         context: tokens that a prompt and its response may have together.
-        places: requests that the model works on at a time; for an engine with fixed batches, batches.
-        rows: the most rows of a fixed batch; 0 for an engine that takes single requests.
-        cached_tokens: for how many tokens a fixed batch has room for keys and values; 0: no such limit.
+        places: requests that the model works on at a time.
     """
 
     name: str
     deterministic: bool
     context: int
     places: int = 1
-    rows: int = 0
-    cached_tokens: int = 0
-
-    def rows_of(self, prompt_tokens: int, max_tokens: int) -> int:
-        """The most rows of a batch: the same for every replica and every resumed run."""
-        tokens = min(prompt_tokens + max_tokens, self.context)
-        return max(1, min(self.rows, self.cached_tokens // tokens)) if self.cached_tokens else self.rows
-
-
-def fixed_batches(requests: Sequence[Request], spec: Spec) -> list[list[Request]]:
-    """Batches that depend on the cell's requests alone: longest prompts first, never across cells."""
-    of_cell: defaultdict[str, list[Request]] = defaultdict(list)
-    for r in requests:
-        of_cell[r.cell].append(r)
-    batches: list[list[Request]] = []
-    for rest in of_cell.values():
-        rest.sort(key=lambda r: -len(r.prompt))  # stable
-        while rest:
-            take = spec.rows_of(len(rest[0].prompt), rest[0].decoding.max_tokens)
-            batches.append(rest[:take])
-            del rest[:take]
-    return batches
 
 
 _SORT_EVERY = 256  # requests: sorting some ten thousand takes milliseconds
 
 
 class Queue:
-    """Fixed batches in their order, or single requests: one of each problem and setting, then longest expected first.
+    """The order of requests: one of each problem and setting, then longest expected first.
 
     A long response that starts last keeps one engine busy alone at the end of a run. Nobody knows a response's length
     before it is made; a problem is expected to take the mean of its finished samples over all settings, or of all
@@ -118,14 +94,10 @@ class Queue:
         done: keys of samples that were made before and are not asked for, with their response tokens.
     """
 
-    def __init__(self, requests: Sequence[Request], done: Mapping[Key, int], spec: Spec):
+    def __init__(self, requests: Sequence[Request], done: Mapping[Key, int]):
         self.next: deque[list[Request]] = deque()
         self.rest: list[Request] = []
         self.lengths: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # of finished responses, by prompt
-        if spec.rows:
-            # a whole batch again, so that its missing rows come out as they would have
-            self.next.extend(b for b in fixed_batches(requests, spec) if any(r.key not in done for r in b))
-            return
         seen: set[tuple[str, str]] = set()
         for r in requests:
             if r.key in done:
@@ -140,7 +112,7 @@ class Queue:
         return len(self.next) + len(self.rest)
 
     def take(self) -> list[Request]:
-        """The next batch, or the next request alone."""
+        """The next request, alone."""
         if not self.next:
             every = [n for lengths in self.lengths.values() for n in lengths]
             other = sum(every) / max(1, len(every))
@@ -182,11 +154,11 @@ class Engine(ABC):
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> None:
-        """Accept a fixed batch, or one request."""
+        """Accept requests."""
 
     @abstractmethod
     def poll(self) -> list[Finished]:
-        """Work until a batch or some requests are finished; each accepted request ends exactly once."""
+        """Work until some requests are finished; each accepted request ends exactly once."""
 
     @abstractmethod
     def close(self) -> None:
@@ -205,8 +177,8 @@ class Engine(ABC):
             if len(r.prompt) > longest and r.key not in done
         ]:
             yield errors
-        queue = Queue([r for r in requests if len(r.prompt) <= longest], done, self.spec)
-        working = 0  # requests, or batches
+        queue = Queue([r for r in requests if len(r.prompt) <= longest], done)
+        working = 0
         while queue or working:
             began = time.perf_counter()
             while queue and working < self.spec.places:
@@ -214,11 +186,10 @@ class Engine(ABC):
                 working += 1
             finished = self.poll()
             self.busy += time.perf_counter() - began
-            working -= 1 if self.spec.rows else len(finished)
+            working -= len(finished)
             for f in finished:
                 queue.finished(f.request, f.response_tokens)
-            if missing := [f for f in finished if f.request.key not in done]:
-                yield missing
+            yield finished
 
 
 def load_tokenizer(model: ModelFiles) -> Any:

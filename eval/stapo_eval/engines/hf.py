@@ -1,29 +1,38 @@
-"""transformers.generate in fixed batches: the default on a CPU, deterministic for a number of threads."""
+"""A transformers model and the sampler of the CPU training: the default on a CPU, where it is deterministic."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from stapo_eval.decoding import Decoding
 from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import RunFailed, message_of
 from stapo_results.stop_tokens import stop_token_ids
 
-# Rows of a batch. On a CPU small batches win: their cache stays in the processor's, and a straggler holds up fewer rows
-# (512 samples of the miniature's model: 2.8 s by 64, 3.2 s by 128, 4.5 s by 256, 6.4 s by 512 rows, one thread).
 MOST_ROWS = {"cpu": 64, "cuda": 512}
-_KV_BYTES = 1 << 30
-_LOGIT_BYTES = 1 << 30
+"""Responses at a time: on a CPU more of them would leave its caches (docs/evaluation.md)."""
+_KV_BYTES = 2 << 30
+_NEXT = "look at the model's folder and the memory; what is finished is kept"
 
 
 class HfEngine(Engine):
-    """A transformers model. `rows` fixes the size of a batch; 0 chooses one that memory allows."""
+    """A transformers model.
 
-    def __init__(self, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0):
+    Args:
+        dtype: of the weights; auto: bfloat16 on a GPU, float32 on a CPU.
+        rows: responses at a time; 0: as many as the keys and values of `max_model_len` tokens each have room for.
+        max_model_len: the most tokens of a prompt and its response; 0: as many as the model has positions.
+    """
+
+    def __init__(
+        self, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0, max_model_len: int = 0
+    ):
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
+
+        from stapo_results.generation import Sampler
 
         logging.disable_progress_bar()
         if threads:
@@ -38,64 +47,52 @@ class HfEngine(Engine):
         self.model.to(torch.device(device)).eval()  # type: ignore[arg-type]  # transformers' stub loses self
         config = self.model.config.get_text_config()
         self.stop = stop_token_ids(self.tokenizer, self.model.generation_config.eos_token_id)
-        pad = self.tokenizer.pad_token_id
-        self.pad = self.stop[0] if pad is None else pad
         heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize  # of a token
-        # the sampler holds about four float64 rows of logits
-        most = max(1, min(MOST_ROWS[device], _LOGIT_BYTES // (32 * config.vocab_size)))
-        context, cached_tokens = int(config.max_position_embeddings), 0 if rows else _KV_BYTES // kv_bytes
-        self.loaded(Spec("hf", device == "cpu", context, rows=rows or most, cached_tokens=cached_tokens))
-        self.batches: list[list[Request]] = []
-        self._easy = Request("", "", 0, 0, tuple(self.encode("1+1=")), Decoding(1.0, 1.0, 1))
+        positions = int(config.max_position_embeddings)
+        context = min(positions, max_model_len or positions)
+        places = rows or max(1, min(MOST_ROWS[device], _KV_BYTES // (kv_bytes * context)))
+        self.loaded(Spec("hf", device == "cpu", context, places))
+        self.sampler = Sampler(self.model, places, self.stop)
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Accept one fixed batch: requests of one cell."""
-        self.batches.append(list(requests))
+        """Accept requests."""
+        from stapo_results.generation import Drawing
+
+        for r in requests:
+            d = r.decoding
+            most = min(d.max_tokens, self.context - len(r.prompt))
+            self.sampler.add(r, r.prompt, r.seed, Drawing(d.temperature, d.top_p, d.top_k, d.min_p), most)
 
     def poll(self) -> list[Finished]:
-        """Generate the batch that was accepted first.
+        """Work until a response or more have ended.
 
         Raises:
-            RunFailed: every row of it failed, and so does a prompt that any model answers.
+            RunFailed: the model failed in a step, or on a prompt and on one that any model reads.
         """
-        results = self._generate(self.batches.pop(0))
-        if all(f.error for f in results) and self._generate([self._easy])[0].error:
-            raise RunFailed(
-                "the model failed on a whole batch and on a prompt of one sum",
-                found=results[0].error,
-                next_step="look at the model's folder and the memory; what is finished is kept",
-            )
-        return results
+        ended: list[Any] = []
+        while not ended and len(self.sampler):
+            try:
+                ended = self.sampler.step()
+            except (RuntimeError, MemoryError) as e:
+                raise RunFailed("the model failed in a step", found=message_of(e), next_step=_NEXT) from e
+        finished = [self._end(request, response) for request, response in ended]
+        if broken := [f.error for f in finished if f.error]:
+            try:
+                self.sampler.read(tuple(self.encode("1+1=")))
+            except (RuntimeError, ValueError, IndexError) as e:
+                what = "the model failed on a prompt, and on a prompt of one sum"
+                raise RunFailed(what, found=broken[0], next_step=_NEXT) from e
+        return finished
 
-    def _generate(self, batch: list[Request]) -> list[Finished]:
-        from stapo_results.generation import generate
-
-        decoding = batch[0].decoding
-        try:
-            results = generate(
-                self.model,
-                [r.prompt for r in batch],
-                [r.seed for r in batch],
-                max_new_tokens=min(decoding.max_tokens, self.context - max(len(r.prompt) for r in batch)),
-                temperature=decoding.temperature,
-                top_p=decoding.top_p,
-                top_k=decoding.top_k,
-                min_p=decoding.min_p,
-                stop_token_ids=self.stop,
-                pad_token_id=self.pad,
-            )
-        except (RuntimeError, ValueError, MemoryError, IndexError) as e:
-            if len(batch) == 1:
-                return [failed(batch[0], message_of(e))]
-            half = len(batch) // 2  # finds the row that fails, or a size that fits
-            return self._generate(batch[:half]) + self._generate(batch[half:])
-        texts = self.tokenizer.batch_decode([g.token_ids for g in results], skip_special_tokens=True)
-        return [
-            Finished(r, text, g.finish_reason, len(g.token_ids), round(sum(g.logprobs), 6))
-            for r, g, text in zip(batch, results, texts, strict=True)
-        ]
+    def _end(self, request: Request, response: Any) -> Finished:
+        if isinstance(response, Exception):
+            return failed(request, message_of(response))
+        text = self.tokenizer.decode(response.token_ids, skip_special_tokens=True)
+        logprob = round(sum(response.logprobs), 6)
+        return Finished(request, text, response.finish_reason, len(response.token_ids), logprob)
 
     def close(self) -> None:
-        del self.model
+        self.sampler.close()
+        del self.model, self.sampler

@@ -76,7 +76,6 @@ def check_options(kind: str, options: EngineOptions) -> None:
         (remote and not urls, "the engine openai needs an address", "--url http://HOST:PORT/v1"),
         (remote and options.replicas, "--replicas starts engines, an endpoint has its own", "several --url instead"),
         (not remote and urls, "--url is for the engine openai", "--engine openai"),
-        (kind == "hf" and options.max_model_len, "the engine hf takes no --max-model-len", "--engine vllm"),
         (kind != "vllm" and options.vllm, "--vllm is for the engine vllm", "--engine vllm"),
         (kind != "vllm" and options.tensor_parallel > 1, "--tensor-parallel is for the engine vllm", "--engine vllm"),
         (len(set(urls)) < len(urls), "duplicate address in --url", "give each once"),

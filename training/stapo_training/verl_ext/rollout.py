@@ -17,7 +17,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
 from stapo_results.errors import RunFailed
-from stapo_results.generation import generate
+from stapo_results.generation import Drawing, generate
 from stapo_results.schema import SETTINGS
 from stapo_results.seeds import derive_seed
 from stapo_training.verl_ext.platform import fix_arithmetic
@@ -139,20 +139,15 @@ class LocalRollout:
     def _sample(self, rows: list[dict], prompts: list[list[int]], settings: Any, validate: bool) -> list[Any]:
         temperature, top_p = SETTINGS[self.setting] if self.setting else (settings.temperature, settings.top_p)
         seeds = [sample_seed(self.config, row, validate, self.setting) for row in rows]
-        pad, size, responses = self.model_config.pad_token_id, self.rollout.max_num_seqs, []
-        for start in range(0, len(rows), size):
-            responses += generate(
-                self.model,
-                prompts[start : start + size],
-                seeds[start : start + size],
-                max_new_tokens=self.rollout.response_length,
-                temperature=float(temperature),
-                top_p=float(top_p),
-                top_k=int(settings.top_k),
-                stop_token_ids=self.stops,
-                pad_token_id=self.stops[0] if pad is None else pad,
-            )
-        return responses
+        return generate(
+            self.model,
+            prompts,
+            seeds,
+            Drawing(float(temperature), float(top_p), int(settings.top_k)),
+            max_new_tokens=self.rollout.response_length,
+            stop_token_ids=self.stops,
+            rows=self.rollout.max_num_seqs,
+        )
 
     def _scored(self, rows: list[dict], responses: list[Any]) -> list[Any]:
         """The reply of veRL's reward manager to each response, or the exception that it raised."""

@@ -1,0 +1,109 @@
+"""The sampler: draws against float64 probabilities, and responses that their neighbours do not change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from stapo_results.errors import BadInput
+from stapo_results.generation import Drawing, draw, generate
+
+UNIFORM = torch.linspace(0, 1 - 1e-9, 401, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Two layers with two heads a group, of widths that fill no processor's vectors; logits spread by a few nats."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 60, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    made = Qwen3ForCausalLM(Qwen3Config(vocab_size=300, num_hidden_layers=2, intermediate_size=148, **sizes)).eval()
+    for p in made.parameters():
+        p.data *= 3
+    return made
+
+
+def _prompts(count: int) -> list[list[int]]:
+    g = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 40, (count,), generator=g).tolist()
+    return [torch.randint(3, 300, (n,), generator=g).tolist() for n in lengths]
+
+
+@pytest.mark.parametrize("vocabulary", [50, 300, 40_000])
+@pytest.mark.parametrize("how", [Drawing(), Drawing(0.7, 0.9), Drawing(1.0, 0.999), Drawing(0.5, 1.0, 200, 0.01)])
+def test_draws_follow_the_float64_distribution(vocabulary: int, how: Drawing) -> None:
+    """401 equally spaced numbers: each token as often as its probability says, to one."""
+    torch.manual_seed(2)
+    logits = 3 * torch.randn(vocabulary)
+    p = (logits.double() / how.temperature).softmax(0)
+    order = p.argsort(descending=True, stable=True)
+    if how.min_p:
+        p[p < how.min_p * p.max()] = 0
+    if how.top_k > 0:
+        p[order[how.top_k :]] = 0
+    p /= p.sum()
+    before = p[order].cumsum(0) - p[order]
+    p[order[before >= how.top_p]] = 0
+    p /= p.sum()
+    ids, logprob = draw(logits.repeat(len(UNIFORM), 1), UNIFORM, how)
+    assert ids.tolist() == sorted(ids.tolist())
+    for token, times in Counter(ids.tolist()).items():
+        assert abs(times - 400 * float(p[token])) <= 1.001
+    assert float((logprob - p[ids].log()).abs().max()) < 2e-6
+
+
+def test_of_equal_tokens_top_k_and_top_p_keep_the_lowest_ids() -> None:
+    logits = torch.zeros(1000)
+    logits[7] = 1.0
+    for how in (Drawing(1.0, 1.0, 130), Drawing(1.0, (2.718281828 + 128.5) / (2.718281828 + 999))):
+        ids, _ = draw(logits.repeat(len(UNIFORM), 1), UNIFORM, how)
+        assert sorted(set(ids.tolist())) == list(range(130))
+
+
+def test_a_token_of_probability_0_is_never_drawn() -> None:
+    logits = torch.full((40_000,), -torch.inf)
+    logits[[3, 39_999]] = 0.0
+    last = torch.tensor([0.0, 0.4999999, 0.5, 1 - 2**-53], dtype=torch.float64)
+    for how in (Drawing(), Drawing(1.0, 0.99), Drawing(0.7, 1.0, 5)):
+        ids, logprob = draw(logits.repeat(4, 1), last, how)
+        assert ids.tolist() == [3, 3, 39_999, 39_999]
+        assert logprob.tolist() == pytest.approx([-0.6931472] * 4)
+
+
+@pytest.mark.parametrize("how", [Drawing(), Drawing(0.7, 0.9), Drawing(0.0)])
+def test_a_response_is_its_own_whatever_is_beside_it(model: Any, how: Drawing) -> None:
+    prompts, limits = _prompts(12), {"max_new_tokens": 40, "stop_token_ids": [0, 1]}
+    whole = generate(model, prompts, list(range(12)), how, **limits)
+    for chosen, rows in ([*reversed(range(12))], 3), ([7], 64), ([2, 9, 7, 2], 2), (range(12), 9):
+        again = generate(model, [prompts[i] for i in chosen], chosen, how, rows=rows, **limits)
+        assert again == [whole[i] for i in chosen]
+
+
+def test_tokens_and_log_probabilities_are_those_of_the_model(model: Any) -> None:
+    (prompt,) = _prompts(1)
+    (found,) = generate(model, [prompt], [5], Drawing(0.8), max_new_tokens=600, stop_token_ids=[])  # the cache grows
+    assert (len(found.token_ids), found.finish_reason) == (600, "length")
+    ids = torch.tensor([[*prompt, *found.token_ids]])
+    with torch.no_grad():
+        logp = (model(ids).logits[0, len(prompt) - 1 : -1] / 0.8).log_softmax(-1)
+    expected = logp.gather(1, ids[0, len(prompt) :, None]).squeeze(1)
+    assert torch.tensor(found.logprobs).tolist() == pytest.approx(expected.tolist(), abs=2e-4)
+    assert model.config._attn_implementation != "stapo_rows"
+    # greedy takes the model's own most probable token
+    (greedy,) = generate(model, [prompt], [5], Drawing(0.0), max_new_tokens=3, stop_token_ids=[])
+    own = model.generate(torch.tensor([prompt]), max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert greedy.token_ids == own[0, len(prompt) :].tolist()
+
+
+def test_a_response_ends_with_the_stop_token(model: Any) -> None:
+    (prompt,) = _prompts(1)
+    (long,) = generate(model, [prompt], [5], Drawing(), max_new_tokens=30, stop_token_ids=[])
+    stop = long.token_ids[9]
+    (found,) = generate(model, [prompt], [5], Drawing(), max_new_tokens=30, stop_token_ids=[stop])
+    assert found.token_ids == long.token_ids[: long.token_ids.index(stop) + 1]
+    assert found.finish_reason == "stop"
+    with pytest.raises(BadInput, match="without a token"):
+        generate(model, [[]], [5], Drawing(), max_new_tokens=30, stop_token_ids=[])
