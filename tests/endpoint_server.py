@@ -58,6 +58,10 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
 
+_GENERATING = threading.Lock()
+"""Two servers may have one engine."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
@@ -130,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         cuts = body.get("top_k", -1), body.get("min_p", 0.0)
         decoding = Decoding(body["temperature"], body["top_p"], asked or room, *cuts)
         request = Request("c", "p", 0, body.get("seed", 0), prompt, decoding)
-        with server.lock:
+        with _GENERATING:
             engine.submit([request])
             (f,) = engine.poll()
         choice: dict[str, Any] = {"message": {"role": "assistant", "content": f.text}, "finish_reason": f.finish_reason}

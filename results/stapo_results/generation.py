@@ -256,10 +256,10 @@ def _pack(model: Any, rows: int) -> None:
             layer.forward = functools.partial(_linear, packed, layer.bias)
 
 
-def _linear(packed: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    flat = x.reshape(-1, x.shape[-1])
+def _linear(packed: torch.Tensor, bias: torch.Tensor | None, input: torch.Tensor) -> torch.Tensor:
+    flat = input.reshape(-1, input.shape[-1])
     out = torch.ops.mkldnn._linear_pointwise(flat, packed, bias, "none", [], "")
-    return out.view(*x.shape[:-1], out.shape[-1])
+    return out.view(*input.shape[:-1], out.shape[-1])
 
 
 @dataclass
