@@ -13,6 +13,7 @@ from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Resumption, Run
 from stapo_results.shapes import KNOWN, shape_from
+from stapo_training.methods import AdvantageConfig
 from stapo_training.run import launch
 from stapo_training.run.configuration import compose
 from stapo_training.run.folder import TrainingFolder
@@ -45,15 +46,6 @@ def test_wandb_has_one_run_over_all_attempts_and_another_for_a_repetition(tmp_pa
     assert (ids[0], ids[2]) == (ids[1], f"{first.run_id}-202601020304050000")
 
 
-def test_a_run_from_before_log_agreement_was_removed_goes_on() -> None:
-    selector = {"name": "silence_spurious", "tau_p": 0.002}
-    new, old = (
-        record().model_copy(update={"config": {"actor_rollout_ref": {"selector": s}}})
-        for s in (selector, selector | {"log_agreement": False})
-    )
-    assert runs.differences(old, new, launch.may_differ) == []
-
-
 def test_what_decides_numbers_may_not() -> None:
     (found,) = runs.differences(record(), changed(record(), "trainer", save_freq=10), launch.may_differ)
     assert found.startswith("trainer.save_freq")
@@ -69,10 +61,18 @@ def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_recor
 
 @pytest.fixture
 def old(tmp_path: Path) -> Run:
-    """A committed record, which names no validation setting and keeps all checkpoints: 30 steps, finished."""
+    """A committed record as version 0.2.0 would have made it: 30 steps, finished."""
     text = whole_record().model_dump_json().replace("RUN/", f"{tmp_path}/").replace('"RAY/', '"/tmp/ray/')
-    (tmp_path / "run.json").write_text(text)
-    return Run.model_validate_json(text)
+    run = changed(Run.model_validate_json(text), "run", validation_settings=["t1.0"])
+    a = run.config["actor_rollout_ref"]
+    parts = {
+        "advantage": AdvantageConfig().model_dump(),
+        "selector": {k: v for k, v in a["selector"].items() if not k.startswith("log_")},
+        "rollout": a["rollout"] | {"engine_kwargs": {"stapo_cpu": {"threads": 1}}},
+    }
+    run = changed(run, "actor_rollout_ref", **parts)
+    store.write_json(tmp_path / "run.json", run)
+    return run
 
 
 def again(old: Run, *more: str) -> Run:
@@ -92,7 +92,7 @@ def test_a_run_goes_on_with_the_form_of_the_logits_that_it_began_with(tmp_path: 
         assert config.actor_rollout_ref.logits_form == form
 
 
-def test_a_run_from_before_a_setting_goes_on(tmp_path: Path, old: Run) -> None:
+def test_a_run_of_0_2_0_goes_on(tmp_path: Path, old: Run) -> None:
     new = again(old)
     assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path)) == old
     ray = {**new.config["ray_kwargs"]["ray_init"], "runtime_env": {"env_vars": {"OMP_NUM_THREADS": 2}}}

@@ -16,11 +16,10 @@ from typing import Any
 from stapo_results import provenance, runs, store, throughput
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput, RunFailed, message_of
-from stapo_results.schema import SETTINGS, Run
+from stapo_results.schema import Run
 from stapo_results.shapes import Shape
 from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
-from stapo_training.methods import AdvantageConfig
 from stapo_training.run import estimate, status
 from stapo_training.run.configuration import compose, in_full, last_choices
 from stapo_training.run.folder import TrainingFolder
@@ -36,9 +35,7 @@ _MAY_DIFFER = (
     *("run.weight_transfer_limit_s", "run.rollout_limit_s", "ray_kwargs.ray_init.num_cpus"),
     *("ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS", "transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
-    # removed; older runs' records name them
-    *(f"actor_rollout_ref.selector.{key}" for key in ("log_agreement", "log_entropy", "form")),
-    "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s",
+    "actor_rollout_ref.selector.form",  # removed; the records of 0.2.0 name it
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best"),
     "run.cpu_dtype",  # the types that follow from it may not
@@ -240,15 +237,10 @@ def rules(new: Run, out: Path) -> dict[str, Any]:
 
 def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFolder) -> dict[str, Any]:
     """The configuration of an earlier run, as it is compared with a new one: with the new one's steps where it may
-    have as many; without `run.validation_settings` it validated at its val_kwargs alone; an advantage that it does not
-    name is left as it is, and its quantile was that of the tokens with A > 0."""
+    have as many, and with what version 0.2.0 did, where it could not say so."""
     a = {"logits_form": "eager", **config["actor_rollout_ref"]}
-    parts = {"advantage": AdvantageConfig().model_dump() | a.get("advantage", {})}
-    parts["selector"] = {"among": "positive", **a["selector"]}
-    config = {**config, "actor_rollout_ref": a | parts}
-    used = config["actor_rollout_ref"]["rollout"]["val_kwargs"]
-    settings = [k for k, s in SETTINGS.items() if s[:2] == (used["temperature"], used["top_p"])]
-    config = {**config, "run": {"validation_settings": settings, **config["run"]}}
+    a["selector"] = {"among": "positive", **a["selector"]}
+    config = {**config, "actor_rollout_ref": a}
     steps, before = new["run"]["steps"], config["run"]["steps"]
     logged, saved = (max((x.step for x in found), default=0) for found in (folder.steps, folder.whole_checkpoints()))
     # a step that was the last one is not made again: as a step in between it may have no validation
