@@ -14,11 +14,9 @@ from typing import Any
 from stapo_repro.read import check_roots
 from stapo_repro.run.engine import FILE, StageState, read_states
 from stapo_repro.testbed import counts
-from stapo_repro.text import code_shown
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Cut, Record, Run, StepMetrics
-from stapo_results.terminal import duration
 
 KEPT = (
     *("reward", "entropy", "accuracy", "accuracy_t1.0", "accuracy_t0.7", "useful_rate", "spurious_rate"),
@@ -200,7 +198,7 @@ def _folder(path: Path) -> re.Pattern[str]:
 class RunTimes(Record):
     """stages.json among committed records: what the stages of a driver's runs took, `seconds` in sum.
 
-    kind: miniature, small, testbed or cells; quick: its short form; part: of the testbed. unfinished: names of stages
+    kind: miniature, testbed or cells; quick: its short form; part: of the testbed. unfinished: names of stages
     that were begun and did not end. hardware: of the run records beside it, each once.
     """
 
@@ -235,20 +233,3 @@ def _times(folder: Path, config: dict[str, Any], out: Path, hardware: list[dict[
     seconds = round(sum(s.seconds for s in stages.values()), 2)
     left = tuple(sorted(unfinished - stages.keys()))
     return RunTimes(**kind, seconds=seconds, stages=list(stages.values()), unfinished=left, hardware=machines)
-
-
-def page_block(records: Path, experiment: str, what: str) -> str:
-    """What a page says of the time that the committed run of an experiment took; `what`: its name in the sentence."""
-    if not (file := records / experiment / FILE).exists():
-        return f"The {what}: not run."
-    t = store.read_json(file, RunTimes)
-    count, peak = Counter(s.name.split("/")[0] for s in t.stages), max(s.peak_mib for s in t.stages) / 1024
-    machines = " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in t.hardware)
-    code = dict.fromkeys(code_shown(s.code, "+" in s.code) for s in t.stages)
-    again = sum(s.attempts - 1 for s in t.stages if s.name.startswith(("base", "train", "eval")))
-    return (
-        f"The committed {what} took {duration(t.seconds)} on {machines}: {count['train']} trainings, {count['eval']} "
-        f"evaluations, peak memory {peak:.1f} GiB, code {', '.join(code)}."
-        + (f" Attempts that did not end: {again}; what a killed one took is not counted." if again else "")
-        + (f" Not finished: {', '.join(t.unfinished)}." if t.unfinished else "")
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stapo_results.methods import methods
-from stapo_results.sizes import MINI, SMALL, is_miniature_size, of_world
+from stapo_results.sizes import MINI, is_miniature_size, of_world
 
 METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
 ARMS: dict[str, str] = {  # of the testbed, in every world
@@ -37,6 +37,8 @@ PAPER_BENCHMARKS: dict[str, str] = {
     "olympiadbench": "Olympiad",
 }
 MINI_BENCHMARKS: dict[str, str] = {"mini-add": "mini-add", "mini-add-hard": "mini-add-hard"}
+SMALL = "smollm2-135m"
+"""A size of committed records: nothing makes it any more."""
 SMALL_BENCHMARKS: dict[str, str] = {"small-sums": "Small sums", "small-words": "Small words"}
 AVERAGE = "avg"
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from stapo_repro import audit, collect, labels, paper, read
+from stapo_repro import audit, labels, paper, read
 from stapo_repro.figures import paper as figures
 from stapo_repro.figures.groups import Group, groups
 from stapo_repro.figures.style import Sketch
-from stapo_repro.run.request import ON_CPU
 from stapo_repro.table import build, write
 from stapo_repro.testbed import claims
 from stapo_repro.testbed import pages as testbed
@@ -25,7 +24,6 @@ from stapo_repro.tokens import readers, tables
 from stapo_results import generated, known
 from stapo_results.errors import BadInput
 from stapo_results.schema import Bench, Run
-from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
 
 ExperimentName = Literal["main", "testbed"]
@@ -73,10 +71,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         if not out:
             texts["audit.md"] = audit.page()
             texts["known.md"], texts["gpu.md"] = _known_scores(), _on_gpus()
-            readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
-            generated.renew(files, readme, "table", write.readme_block(table))
-            times = collect.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
-            generated.renew(files, small, "small-times", times)
+            generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
     if "testbed" in named:
         value = load_testbed(records)
         texts |= {"testbed.md": testbed.to_markdown(value), "testbed.json": testbed.to_json(value)}

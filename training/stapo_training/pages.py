@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import generated
 from stapo_results.errors import BadInput
-from stapo_results.sizes import SMALL
 from stapo_training.methods import rows
 from stapo_training.run import configuration
 
@@ -54,13 +53,9 @@ PAPER_PLACE = place("qwen3-1.7b", "8gpu")
 
 
 def made_for() -> list[tuple[str, str]]:
-    """Every size with every machine that it is made for: the paper's with GPUs, the others with all.
-
-    The small model's mini-batch of 16 responses has no 64 parts.
-    """
+    """Every size with every machine that it is made for: the paper's with GPUs, the miniature with all."""
     sizes, machines = configuration.choices("size"), configuration.choices("hardware")
-    places = [(s, h) for s in sizes for h in machines if h.endswith("gpu") or not s.startswith("qwen3")]
-    return [p for p in places if p != (SMALL, "64gpu")]
+    return [(s, h) for s in sizes for h in machines if h.endswith("gpu") or not s.startswith("qwen3")]
 
 
 def _text(value: Any) -> str:

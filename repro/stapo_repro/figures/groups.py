@@ -18,7 +18,6 @@ from stapo_repro.figures.style import Sketch, Value
 from stapo_repro.paper import PaperTable, variant
 from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
-from stapo_results.sizes import SMALL
 
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
 
@@ -46,7 +45,7 @@ class Group:
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:
         """In the table's order; of a model without benchmarks of its own those that it was evaluated on."""
-        if self.size in (labels.MINI, SMALL, *labels.PAPER_SIZES):
+        if self.size in (labels.MINI, labels.SMALL, *labels.PAPER_SIZES):
             return tuple(labels.benchmarks_of(self.size))
         return tuple(sorted({c.record.cell.benchmark for c in self.cells}))
 
@@ -126,6 +125,6 @@ def groups(cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTab
         of = [c for c in final if c.record.cell.size == size], [r for r in runs if r.size == size]
         group = Group(size, *of, paper, ())
         found = {m for m in group.recorded if not variant(m)}
-        own = [m for m in labels.METHODS if size in (labels.MINI, SMALL, *labels.PAPER_SIZES) or m in found]
+        own = [m for m in labels.METHODS if size in (labels.MINI, labels.SMALL, *labels.PAPER_SIZES) or m in found]
         out[size] = group.only(*own, *sorted(found - {*own, labels.BASE}))
     return out

@@ -1,8 +1,7 @@
 """The stages of a run in their order, each the exact command of a wing; and the run itself.
 
-All experiments are one chain: inputs, trainings, exports, evaluations, tables, figures, and of miniature and small
-model the tokens of STAPO. What differs is the origin of weights, data and benchmarks: made on a CPU, fetched by
-`stapo-train fetch`, or taken from the hub for GPUs.
+All experiments are one chain: inputs, trainings, exports, evaluations, tables, figures, and of the miniature the tokens
+of STAPO. What differs is the origin of weights, data and benchmarks: made on a CPU, or taken from the hub for GPUs.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from stapo_repro import labels, paper, read
 from stapo_repro.run import checks, engine
 from stapo_repro.run.cost import MACHINES, budget
 from stapo_repro.run.engine import Stage
-from stapo_repro.run.request import HARDWARE, Model, Request
+from stapo_repro.run.request import Model, Request
 from stapo_repro.testbed import evidence, pages, plan
 from stapo_repro.text import grid
-from stapo_results.sizes import SMALL, is_miniature_size
+from stapo_results.sizes import is_miniature_size
 from stapo_results.terminal import duration
 
 BASE_SEED = 0  # one base model for all training seeds
 # More than the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
 MAX_TOKENS = 64
-SMALL_THREADS = 2  # of the small model; a number of its own, since the result depends on it
 MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 
@@ -53,7 +51,7 @@ def main(r: Request) -> int:
     made.refuse()
     if not r.dry_run:
         # a stage has to end in order: a training step of the largest model and its checkpoint
-        grace = 1800.0 if not r.on_cpu else 600.0 if r.experiment == "small" else 30.0
+        grace = 30.0 if r.on_cpu else 1800.0
         engine.execute(r.out, checks.new_record(r), stages, grace)
         show_summary(r, time.monotonic() - began)
     return 0
@@ -66,14 +64,14 @@ def make_stages(r: Request) -> list[Stage]:
     exports = [_export(r, m) for m in judged if not m.is_base]
     evaluations = [_evaluation(r, m, inputs) for m in judged]
     made = [*trainings, *exports, *evaluations]
-    if r.experiment in ("testbed", "small"):  # hours: model by model, so that what is there can be read
+    if r.experiment == "testbed":  # hours: model by model, so that what is there can be read
         place = {m.name: i for i, m in enumerate(r.models)}
         made.sort(key=lambda s: place[s.name.partition("/")[2]])
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     of = "testbed" if r.experiment == "testbed" else "main"
     if r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
         made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
-    if r.experiment in HARDWARE:
+    if r.experiment == "miniature":
         stapo = [m.name for m in r.trained if m.method == "stapo"]
         made += [_page(r, f"tokens/{name}", "tokens", f"{r.out / 'train' / name}") for name in stapo]
     return [*inputs, *made]
@@ -105,8 +103,8 @@ def _inputs(r: Request) -> list[Stage]:
     train, evaluate, _ = r.programs
     stages, folder = [], r.data_dir or r.out / "benchmarks"
     for size in dict.fromkeys(m.size for m in r.models) if r.on_cpu else ():
-        base, of = _base(r, size), ["--size", size] if size == SMALL else []
-        of += ["--world", f"{plan.world_of(size)}"] if r.experiment == "testbed" else []
+        base = _base(r, size)
+        of = ["--world", f"{plan.world_of(size)}"] if r.experiment == "testbed" else []
         of += ["--rebuild-base"] if r.rebuild_base else []
         command = [train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
         stages.append(_of_run(r, base.name, command, base, (), "model", "data", "benchmarks"))
@@ -124,7 +122,6 @@ def _inputs(r: Request) -> list[Stage]:
 def _training(r: Request, m: Model) -> Stage:
     folder, mini, long = r.out / "train" / m.name, is_miniature_size(m.size), r.part in plan.VALIDATION_EVERY
     validates = long or not (r.experiment == "testbed" or (r.quick and not mini))  # else validating takes longest
-    threads = SMALL_THREADS if m.size == SMALL else None
     # the overlay of 64 GPUs names a cluster already, the others have no such key
     address = f"{'' if r.on_cpu or MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address"
     chosen = {
@@ -137,8 +134,6 @@ def _training(r: Request, m: Model) -> Stage:
         "run.base": _base(r, m.size) if r.on_cpu else None,
         "run.data": None if r.on_cpu else r.out / "data",
         "run.out": folder,
-        "cpu.train_threads": threads,
-        "cpu.rollout_threads": threads,
         "trainer.val_before_train": "true" if long else None if validates else "false",
         "trainer.test_freq": plan.VALIDATION_EVERY[r.part] if long else None if validates else -1,
         "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,
@@ -175,7 +170,7 @@ def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
         benchmarks = evidence.BENCHMARK if testbed else ",".join(labels.benchmarks_of(m.size))
         judged = r.experiment == "miniature"  # by its base model, which shows that the path works
         how = ["--engine", "hf", *(["--judge", f"{_base(r, m.size) / 'model'}"] if judged else [])]
-        how += ["--max-tokens", f"{MAX_TOKENS}", *(["--threads", f"{SMALL_THREADS}"] if m.size == SMALL else [])]
+        how += ["--max-tokens", f"{MAX_TOKENS}"]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
         how += MINI_LIMIT if r.quick else ()
         data = _base(r, m.size) / "benchmarks"

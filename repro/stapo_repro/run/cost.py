@@ -21,7 +21,7 @@ from stapo_results.benchmarks import registry
 from stapo_results.methods import methods
 from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import MINI, SMALL, has_base, is_miniature_size
+from stapo_results.sizes import MINI, is_miniature_size
 from stapo_results.store import read_json
 from stapo_results.throughput import CARDS, Step
 
@@ -31,8 +31,8 @@ EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
 LOGS_GIB = 3.0  # of a training of the paper: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 KEPT = 3  # checkpoints, as configs/base.yaml has it
-STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
-DISK_GIB = {("train", SMALL): 4.0, ("train", MINI): 0.1}  # two checkpoints, export, token log
+STEPS = 30  # of the miniature, as configs/size/mini.yaml has them
+DISK_GIB = {"train": 0.1}  # of the miniature: two checkpoints, export, token log
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
@@ -102,7 +102,7 @@ def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
         c = (run.config.get("run") or {}) if train else run.config
         whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
         once = run.status == "done" and not run.resumptions  # a second start counts twice
-        if once and run.wall_seconds and whole and has_base(c.get("size") or ""):
+        if once and run.wall_seconds and whole and is_miniature_size(c.get("size") or ""):
             key = run.kind, c.get("method") or "", c["size"]
             found[key].append(run.wall_seconds / (c["steps"] if train else 1))
     return found
@@ -114,7 +114,7 @@ def on_cpu(known: Seconds, kind: str, method: str, size: str, steps: int = 1) ->
     Where its method is on none, other methods' are taken; the testbed's models are the miniature's.
     """
     size = MINI if is_miniature_size(size) else size
-    disk = DISK_GIB.get((kind, size), 0.0)
+    disk = DISK_GIB.get(kind, 0.0)
     others = [s for (k, _, z), values in known.items() if (k, z) == (kind, size) for s in values]
     if not (same := known.get((kind, method, size)) or others):
         return Estimate(None, 0, disk, "not known")

@@ -1,4 +1,4 @@
-"""What is asked of a run: miniature, small model, testbed, the paper's cells or a public checkpoint."""
+"""What is asked of a run: miniature, testbed, the paper's cells or a public checkpoint."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from stapo_repro.paper import variant, with_values
 from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
 from stapo_repro.testbed import plan
 from stapo_results.errors import BadInput, meant, near_name
-from stapo_results.sizes import MINI, SMALL
+from stapo_results.sizes import MINI
 
-Experiment = Literal["miniature", "small", "testbed", "cells"]
+Experiment = Literal["miniature", "testbed", "cells"]
 Seeds = Annotated[str | None, tyro.conf.arg(help="Training seeds, such as 0,1,4. Default: 0.")]
 DryRun = Annotated[
     bool, tyro.conf.arg(help="Print each stage with its command, hours and disk; make every check; start nothing.")
 ]
 
-QUICK_STEPS = {MINI: 4, SMALL: 2, "": 2}  # "" of the paper's sizes
+QUICK_STEPS, PAPER_QUICK_STEPS = 4, 2  # of the miniature, and of the paper's cells
 QUICK_METHODS = ("justrl", "stapo")
-ON_CPU: dict[str, Experiment] = {MINI: "miniature", SMALL: "small"}
-"""The experiment of each size that a CPU trains."""
-HARDWARE: dict[str, Collection[str]] = {"miniature": ("cpu", "cpu-2nodes"), "small": ("cpu",)}
-"""hardware= of an experiment, of which the first is the default; of the others a key of `cost.MACHINES`."""
+HARDWARE = ("cpu", "cpu-2nodes")
+"""hardware= of the miniature, of which the first is the default; of the paper's cells a key of `cost.MACHINES`."""
 _OPTIONS = ("seeds", "steps")
-"""Options of an experiment on a CPU; the paper's cells have all."""
+"""Options of the miniature; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
 _LABEL = re.compile(r"[a-z][a-z0-9._-]*")
 
@@ -119,17 +117,17 @@ def run(
 ) -> Request:  # fmt: skip
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
-    A cell is METHOD/SIZE: stapo/mini, stapo/smollm2-135m, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs.
+    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs.
     Results go to --out. Committed records are ignored.
 
     Args:
-        cells: Of the miniature, of the small model (once `stapo-train fetch` has fetched it), or of the paper's models.
+        cells: Of the miniature or of the paper's models.
         all: All cells of the paper's table, base models included; with --dry-run: what the reproduction takes.
         quick: Few steps, samples and problems: shows that the path works.
-        steps: Training steps. Default: 30 for the miniature, 50 for the small model, 3,000 for the paper's models.
+        steps: Training steps. Default: 30 for the miniature, 3,000 for the paper's models.
         data_dir: Folder with the six benchmarks, for the paper's cells. Default: the hub's copies.
-        out: Where everything goes. Default: runs/miniature, runs/small or runs/cells.
-        hardware: Default: 8gpu for the paper's models, cpu for the others. cpu-2nodes: the miniature on a Ray cluster.
+        out: Where everything goes. Default: runs/miniature or runs/cells.
+        hardware: Default: 8gpu for the paper's models, cpu for the miniature. cpu-2nodes: on a Ray cluster.
         ray_address: A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto.
         source: Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub.
         judge: Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B.
@@ -149,20 +147,19 @@ def run(
                "judge": judge, "keep_checkpoints": keep_checkpoints, "train_env": train_env,
                "eval_env": eval_env}  # fmt: skip
     given = [k for k, v in options.items() if v not in (None, "")]
-    if unknown := [k for k in given if experiment in HARDWARE and k not in _OPTIONS]:
+    if unknown := [k for k in given if experiment == "miniature" and k not in _OPTIONS]:
         flags = ", ".join(f"--{k.replace('_', '-')}" for k in unknown)
         raise BadInput(f"{flags}: only for cells of the paper's sizes", found=f"a cell of the {experiment} run",
                        next_step="leave it out")  # fmt: skip
-    allowed = HARDWARE.get(experiment, MACHINES)
+    allowed: Collection[str] = HARDWARE if experiment == "miniature" else MACHINES
     machine, out = hardware or ("8gpu" if allowed is MACHINES else "cpu"), out or Path("runs") / experiment
     if machine not in allowed:
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
                        next_step=f"--hardware {' | '.join(allowed)}; without a GPU: {_EXAMPLE}")  # fmt: skip
     numbers = seeds_of(seeds)
-    if experiment in HARDWARE:
+    if experiment == "miniature":
         methods = sorted(dict(named), key=[*labels.METHOD_LABELS, *dict(named)].index)  # one order, however named
-        return cpu_run(out, quick=quick, seeds=numbers, methods=methods, steps=steps, hardware=machine,
-                       size=named[0][1], dry_run=dry_run)  # fmt: skip
+        return cpu_run(out, quick=quick, seeds=numbers, methods=methods, steps=steps, hardware=machine, dry_run=dry_run)
     if keep_checkpoints is not None and keep_checkpoints < 1:
         raise BadInput(
             "--keep-checkpoints must be at least 1", found=keep_checkpoints, next_step="--keep-checkpoints 1"
@@ -179,7 +176,7 @@ def run(
     same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
     models = tuple(Model(m, s, n) for m, s in named for n in ((0,) if m == labels.BASE else numbers or (0,)))
     if steps is None:
-        steps = QUICK_STEPS[""] if quick else setting("steps")
+        steps = PAPER_QUICK_STEPS if quick else setting("steps")
     return Request(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
 
 
@@ -199,18 +196,16 @@ def miniature(
 
 def cpu_run(
     out: Path, *, quick: bool = False, seeds: tuple[int, ...] | None = None, methods: Sequence[str] | None = None,
-    steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, size: str = MINI,
-    dry_run: bool = False,
+    steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False,
 ) -> Request:  # fmt: skip
-    """The miniature, or the same with the small model in its place; None takes the default."""
-    names, numbers, same = methods or (QUICK_METHODS if quick else tuple(labels.METHODS)), seeds or (0,), {}
-    if size == MINI:  # to the folder of the small model methods and seeds may be added
-        same = {"methods": list(names), "seeds": list(numbers)}
-        same |= {"rebuild_base": True} if rebuild_base else {}
-        same |= {} if hardware == "cpu" else {"hardware": hardware}
-    models = (Model(labels.BASE, size), *(Model(m, size, s) for s in numbers for m in names))
-    count = steps if steps is not None else QUICK_STEPS[size] if quick else STEPS[size]
-    return Request(ON_CPU[size], models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base)
+    """The miniature; None takes the default."""
+    names, numbers = methods or (QUICK_METHODS if quick else tuple(labels.METHODS)), seeds or (0,)
+    same: dict[str, Any] = {"methods": list(names), "seeds": list(numbers)}
+    same |= {"rebuild_base": True} if rebuild_base else {}
+    same |= {} if hardware == "cpu" else {"hardware": hardware}
+    models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in names))
+    count = steps if steps is not None else QUICK_STEPS if quick else STEPS
+    return Request("miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base)
 
 
 def of_testbed(
@@ -309,7 +304,7 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
         BadInput: for none, no such cell, or cells of several runs.
     """
     trained = [m for m in labels.METHOD_LABELS if m != labels.BASE]
-    of = {s: trained if s in ON_CPU else [labels.BASE, *trained] for s in (*ON_CPU, *labels.PAPER_SIZES)}
+    of = {s: trained if s == MINI else [labels.BASE, *trained] for s in (MINI, *labels.PAPER_SIZES)}
     runs: dict[Experiment, dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
@@ -320,7 +315,7 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
                            expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}, or "
                            "stapo-q0.5 and the like",
                            next_step=f"{near}{_EXAMPLE}")  # fmt: skip
-        runs.setdefault(ON_CPU.get(size, "cells"), {})[name] = (method, size)
+        runs.setdefault("miniature" if size == MINI else "cells", {})[name] = (method, size)
     if len(runs) > 1:
         raise BadInput("these cells need separate runs", found=", ".join(names),
                        next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip

@@ -20,7 +20,6 @@ from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, dif
 from stapo_repro.text import code_shown, percent, rounded, shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS, CellRecord
-from stapo_results.sizes import SMALL
 
 Within = Literal["within", "outside", "not judged", ""]
 
@@ -299,11 +298,12 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
     if any(k[0] == labels.MINI and k[2] in real for k in scores):
         title = "Miniature model on the paper's benchmarks (shows that the path works; not a result)"
         add("miniature-real", title, labels.MINI, real)
-    title = f"{labels.size_label(SMALL)}, a real small model, on sums and word problems (not a result of the paper)"
-    add("small", title, SMALL, list(labels.benchmarks_of(SMALL)))
+    small = labels.SMALL
+    title = f"{labels.size_label(small)}, a real small model, on sums and word problems (not a result of the paper)"
+    add("small", title, small, list(labels.SMALL_BENCHMARKS))
     for size, label in labels.PAPER_SIZES.items():
         add(size, f"RL from the {label} base model", size, real)
-    for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI, SMALL}):
+    for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI, small}):
         add(size, f"Other models: {size}", size, sorted({k[2] for k in scores if k[0] == size}), all_methods=False)
     if earlier:
         sections[0].footnotes.append(f"{len(earlier)} records of earlier checkpoints are not in this table.")

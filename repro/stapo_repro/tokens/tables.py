@@ -14,7 +14,7 @@ from stapo_repro.tokens import masks, numbers, readers
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, load, run_label
 from stapo_repro.tokens.masks import Line, Number
 from stapo_results import token_log
-from stapo_results.sizes import SMALL, is_miniature_size
+from stapo_results.sizes import is_miniature_size
 
 _MISMATCHED = ("stapo", "tis", "icepop")  # methods whose runs are asked about sampler and trainer
 _NO_RUN = "Not run: the records hold no such token log."
@@ -47,14 +47,14 @@ def tables(runs: Sequence[TrainingRun], logged: Sequence[TrainingRun], labelled:
         RecordError: a log or record is damaged, lacks rows, or two logs have other planted words.
         RunFailed: a log contradicts itself or its run's metrics.
     """
-    small = [r for r in logged if r.size == SMALL]
+    small = [r for r in logged if r.size == labels.SMALL]
     sections = {
         "What the masks silence of the planted words (a tiny model on additions)": planted(runs),
         "Mismatch of sampler and trainer": mismatches(logged),
         "Rare tokens of the small model": rare_tokens(small),
         "Rare tokens labelled by two readers": readers.section(labelled) if labelled.exists() else [_NO_RUN],
     }
-    lines = ["# Tokens", "", "How each section is made, and what it says: `docs/tokens.md`, `docs/small-model.md`."]
+    lines = ["# Tokens", "", "How each section is made, and what it says: `docs/tokens.md`."]
     for title, text in sections.items():
         lines += ["", f"## {title}", "", *text]
     return "\n".join(lines) + "\n"

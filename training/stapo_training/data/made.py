@@ -1,4 +1,4 @@
-"""A base folder, of the miniature or of the small model: benchmarks, training data and model that are made here."""
+"""A base folder of the miniature: benchmarks, training data and model that are made here."""
 
 from __future__ import annotations
 

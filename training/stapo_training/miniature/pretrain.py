@@ -1,4 +1,4 @@
-"""Supervised training of a base model, the miniature's or the small one: next-token loss on worked solutions alone.
+"""Supervised training of the miniature's base model: next-token loss on worked solutions alone.
 
 Left out on purpose: dropout, mixed precision, validation. One pass over the corpus, so no example is seen twice.
 """

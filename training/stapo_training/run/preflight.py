@@ -31,7 +31,7 @@ from stapo_results.errors import BadInput, message_of
 from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_results.schema import Labels
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import MINI, SMALL, has_base
+from stapo_results.sizes import MINI, is_miniature_size
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
 from stapo_training.artifacts.weights import is_hub_id, missing_files
@@ -379,13 +379,10 @@ def _slides(facts: Mapping[str, Any]) -> bool:
 def how_to_make(config: Any, path: Path | None = None) -> str:
     """The command that makes a run's missing file, or its missing model (no path)."""
     of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
-    if not has_base(config.run.size) or of_data:
+    if not is_miniature_size(config.run.size) or of_data:
         return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
-    base, small = config.run.base or "DIR", config.run.size == SMALL
-    fetch, which = (f"stapo-train fetch {SMALL}, then ", f" --size {SMALL}") if small else ("", "")
-    if config.run.size not in (SMALL, MINI):
-        which = f" --world {config.run.size.removeprefix(f'{MINI}-')}"
-    return f"{fetch}stapo-train base{which} --out {base}, then run.base={base}"
+    base, world = config.run.base or "DIR", config.run.size.removeprefix(MINI).removeprefix("-")
+    return f"stapo-train base{f' --world {world}' if world else ''} --out {base}, then run.base={base}"
 
 
 def _check_base(config: Any) -> None:
@@ -421,7 +418,7 @@ def check_model(config: Any) -> str:
             "the model is not there" if not folder.exists() else "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",
             expected="a Hugging Face model folder with all its weights",
-            next_step=how_to_make(config) if has_base(config.run.size) else named,
+            next_step=how_to_make(config) if is_miniature_size(config.run.size) else named,
         )
     label = folder / "stapo.json"  # three worlds have a base of one architecture
     size = store.read_json(label, Labels).size if label.exists() else config.run.size
