@@ -106,15 +106,12 @@ def _scored(by: str, rule: str, judged: str) -> str:
 
 
 def _check_pair(first: Loaded, second: Loaded) -> None:
-    """Two records of one cell have to claim the same, wherever they come from; only one may be older than the lengths
-    by verdict.
+    """Two records of one cell have to claim the same, wherever they come from.
 
     Raises:
         RecordError: with both files and the fields that differ.
     """
     apart = {"run_id", "code_commit", "code_dirty", "revisions"}
-    if not (first.record.by_verdict and second.record.by_verdict):
-        apart.add("by_verdict")
     a, b = (r.model_dump(mode="json", exclude=apart) for r in (first.record, second.record))
     if differing := [name for name in a if a[name] != b[name]]:
         raise RecordError(

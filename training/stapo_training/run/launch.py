@@ -147,10 +147,8 @@ def show(config: Any, found: Preflight, command: str) -> None:
     prompts = f"{found.prompts} prompts" if found.prompts else "prompts not known"
     prompts += f" ({found.longer} longer ones left out)" if found.longer else ""
     updates = data.train_batch_size // a.actor.ppo_mini_batch_size
-    card, ranks = (
-        found.card or "this machine",
-        f"{trainer.nnodes} node(s) x {trainer.n_gpus_per_node} {trainer.device} rank(s)",
-    )
+    card = found.card or "this machine"
+    ranks = f"{trainer.nnodes} node(s) x {trainer.n_gpus_per_node} {trainer.device} rank(s)"
     time = Checks().attempt("time", _time, config, found)  # a selector that is refused is said below
     for title, *lines in (
         (

@@ -153,11 +153,9 @@ def examine(config: Any) -> Preflight:
         for path in map(Path, [names] if isinstance(names, str) else names):
             found.files.append(path)
             rows = checks.attempt(f"data.{kind}", check_data, kind, path, how_to_make(config, path))
-            lengths = (
-                rows
-                and tokenizer
-                and checks.attempt(f"lengths of data.{kind}", check_lengths, config, kind, path, tokenizer)
-            )
+            lengths = None
+            if rows and tokenizer:
+                lengths = checks.attempt(f"lengths of data.{kind}", check_lengths, config, kind, path, tokenizer)
             found.longer += sum(n > config.data.max_prompt_length for n in lengths or ())
             if rows and config.reward.custom_reward_function.path == reward.PATH:
                 checks.attempt(f"golds of data.{kind}", check_golds, path, how_to_make(config, path))
