@@ -129,7 +129,6 @@ def test_the_median_of_recorded_trainings_of_the_method_by_hand(tmp_path: Path) 
     _recorded(tmp_path, 900.0, steps=20, method="grpo")
     _recorded(tmp_path, 901.0, steps=20, size="qwen3-8b")
     known = cost.recorded([tmp_path])
-    for size in ("mini", "mini-inverted"):  # the worlds' models are alike
-        assert cost.on_cpu(known, "train", "stapo", size, 30).hours == pytest.approx(30 * 13 / 3600)
-    assert cost.on_cpu(known, "train", "justrl", "mini", 30).hours == pytest.approx(30 * 14 / 3600)  # of all four
-    assert cost.on_cpu({}, "train", "stapo", "mini", 30).hours is None  # and no number is made up
+    assert cost.on_cpu(known, "train", "stapo", 30).hours == pytest.approx(30 * 13 / 3600)
+    assert cost.on_cpu(known, "train", "justrl", 30).hours == pytest.approx(30 * 14 / 3600)  # of all four
+    assert cost.on_cpu({}, "train", "stapo", 30).hours is None  # and no number is made up

@@ -46,8 +46,8 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
     judged = () if r.quick else r.models
     if r.on_cpu:
         known = cost.recorded([checkout() / "results" / "records"], skip=APART)
-        found = {f"train/{m.name}": cost.on_cpu(known, "train", m.method, m.size, r.steps) for m in r.trained}
-        return found | {f"eval/{m.name}": cost.on_cpu(known, "eval", m.method, m.size) for m in judged}
+        found = {f"train/{m.name}": cost.on_cpu(known, "train", m.method, r.steps) for m in r.trained}
+        return found | {f"eval/{m.name}": cost.on_cpu(known, "eval", m.method) for m in judged}
     machine = MACHINES[r.hardware]
     if card := throughput.card_named(nvidia_smi("name")):
         machine = replace(machine, card=card)

@@ -21,7 +21,7 @@ from stapo_results.benchmarks import registry
 from stapo_results.methods import methods
 from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import MINI, is_miniature_size
+from stapo_results.sizes import MINI
 from stapo_results.store import read_json
 from stapo_results.throughput import CARDS, Step
 
@@ -89,34 +89,32 @@ class Estimate(NamedTuple):
     basis: str
 
 
-Seconds = dict[tuple[str, str, str], list[float]]
-"""(kind, method, size) -> wall seconds of a step of each finished training, or of each whole evaluation."""
+Seconds = dict[tuple[str, str], list[float]]
+"""(kind, method) -> wall seconds of a step of each finished training, or of each whole evaluation."""
 
 
 def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
-    """Whole trainings and evaluations of a CPU's models below the roots. Raises: RecordError for a broken record."""
-    found = defaultdict[tuple[str, str, str], list[float]](list)
+    """Whole trainings and evaluations of the miniature below the roots. Raises: RecordError for a broken record."""
+    found = defaultdict[tuple[str, str], list[float]](list)
     for path in (p for r in roots for p in sorted(r.rglob("run.json")) if p.relative_to(r).parts[0] not in skip):
         run = read_json(path, Run)
         train = run.kind == "train"
         c = (run.config.get("run") or {}) if train else run.config
         whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
         once = run.status == "done" and not run.resumptions  # a second start counts twice
-        if once and run.wall_seconds and whole and is_miniature_size(c.get("size") or ""):
-            key = run.kind, c.get("method") or "", c["size"]
-            found[key].append(run.wall_seconds / (c["steps"] if train else 1))
+        if once and run.wall_seconds and whole and c.get("size") == MINI:
+            found[run.kind, c.get("method") or ""].append(run.wall_seconds / (c["steps"] if train else 1))
     return found
 
 
-def on_cpu(known: Seconds, kind: str, method: str, size: str, steps: int = 1) -> Estimate:
-    """A training of so many steps, or an evaluation, of a model that a CPU trains: the median of those on record.
+def on_cpu(known: Seconds, kind: str, method: str, steps: int = 1) -> Estimate:
+    """A training of so many steps, or an evaluation, of the miniature: the median of those on record.
 
-    Where its method is on none, other methods' are taken; the testbed's models are the miniature's.
+    Where its method is on none, other methods' are taken; the testbed's models are of its size.
     """
-    size = MINI if is_miniature_size(size) else size
     disk = DISK_GIB.get(kind, 0.0)
-    others = [s for (k, _, z), values in known.items() if (k, z) == (kind, size) for s in values]
-    if not (same := known.get((kind, method, size)) or others):
+    others = [s for (k, _), values in known.items() if k == kind for s in values]
+    if not (same := known.get((kind, method)) or others):
         return Estimate(None, 0, disk, "not known")
     hours = steps * statistics.median(same) / 3600
     return Estimate(hours, 0, disk, f"measured: median of {len(same)} recorded runs")

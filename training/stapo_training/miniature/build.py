@@ -12,24 +12,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stapo_results import provenance
+from stapo_results import provenance, runs, store
 from stapo_results.answers import INSTRUCTION
+from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
+from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import of_world
-from stapo_training.data.made import write_base
-from stapo_training.data.rows import TRAIN_SEPARATOR
+from stapo_results.terminal import duration
+from stapo_training.data.rows import TRAIN_SEPARATOR, verl_rows, write_parquet
 from stapo_training.miniature import carried
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
 from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
 from stapo_training.miniature.worlds import WORLDS, Problem, draw_problems, draw_solution
 
+_MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "stapo.json")
+_DATA = ("data/train.parquet", "data/val.parquet", "benchmarks/registry.yaml")
 EVAL_SEPARATOR = " "  # between problem and instruction; see TRAIN_SEPARATOR
 
 
@@ -151,17 +156,51 @@ def build_base(
     import transformers  # noqa: F401  here: a folder is not begun without it
 
     splits = draw_splits(plan, recipe.steps * recipe.batch if rebuild else 0, seed)
-    write_base(
-        out,
-        run,
-        of_world(plan.world),
-        {"mini-add": ("Mini-add", splits.easy), "mini-add-hard": ("Mini-add hard", splits.hard)},
-        ("mini-add", splits.train),
-        lambda folder: _write_model(folder, plan, recipe, seed, splits.corpus, weights),
-        validation=["mini-add", "mini-add-hard"] if costly else ["mini-add"],
-        samples=plan.samples,
-        miniature=True,
-    )
+    parts = {"mini-add": splits.easy, "mini-add-hard": splits.hard}
+    with runs.opened(out, run, resumes=False) as folder:
+        files = [*(f"model/{x}" for x in _MODEL), *_DATA, *(f"benchmarks/{x}.jsonl" for x in parts)]
+        if folder.finished and all((out / name).exists() for name in files):
+            print(f"base model: {out} is finished already")
+            return
+        with folder.working("the start", resume="the same command makes it anew"):
+            _write_benchmarks(out / "benchmarks", parts, plan.samples)
+            write_parquet(out / "data" / "train.parquet", _verl_rows(splits.train, "mini-add", "train"))
+            validation = parts if costly else ["mini-add"]
+            rows = [row for name in validation for row in _verl_rows(parts[name], name, "val")]
+            write_parquet(out / "data" / "val.parquet", rows)
+            partial, target = out / ".model", out / "model"
+            for stale in (partial, target):
+                shutil.rmtree(stale, ignore_errors=True)
+            _write_model(partial, plan, recipe, seed, splits.corpus, weights)
+            labels = Labels(
+                method="base",
+                size=of_world(plan.world),
+                train_seed=seed,
+                step="base",
+                parent_run=folder.record.run_id,
+                weights_sha256=store.sha256_file(partial / "model.safetensors"),
+            )
+            store.write_json(partial / "stapo.json", labels)
+            partial.rename(target)
+    print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
+
+
+def _verl_rows(problems: Sequence[Problem], source: str, split: str) -> list[dict[str, Any]]:
+    """The ground truth is decimal text; a validation row has the id of the benchmark's row."""
+    name = source if split == "val" else f"{source}-{split}"
+    made = ((p.text, str(p.answer), f"{name}-{i:04d}") for i, p in enumerate(problems))
+    return verl_rows(made, data_source=source, split=split)
+
+
+def _write_benchmarks(folder: Path, parts: Mapping[str, Sequence[Problem]], samples: int) -> None:
+    """NAME.jsonl of each benchmark, and registry.yaml."""
+    entries = {}
+    for name, problems in parts.items():
+        rows = [{"id": f"{name}-{i:04d}", "problem": p.text, "answer": str(p.answer)} for i, p in enumerate(problems)]
+        path, title = folder / f"{name}.jsonl", name.capitalize().replace("-hard", " hard")
+        store.write_atomic(path, "".join(json.dumps(r) + "\n" for r in rows))
+        entries[name] = registry_entry(path, name, samples=samples, title=title, answer_type="integer", miniature=True)
+    write_registry(folder / "registry.yaml", entries)
 
 
 def _write_model(
