@@ -114,7 +114,7 @@ def fetch(name: str, out: Path | None = None, *, file: Path | None = None, dtype
             store.write_json(out / RECORD, found)
     seconds = duration(folder.record.wall_seconds)
     print(f"{name}: {found.parameters:,} parameters in {dtype}, {seconds}")
-    print(f"  {out / 'model'}\nnext: stapo-eval run --model {out / 'model'} --benchmarks math500 --out EVAL")
+    print(f"next: stapo-eval run --model {out / 'model'} --size {name} --benchmarks math500 --out EVAL")
     return found
 
 
