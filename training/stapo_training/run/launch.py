@@ -25,7 +25,6 @@ from stapo_training.run.configuration import compose, in_full, last_choices
 from stapo_training.run.folder import TrainingFolder
 from stapo_training.run.preflight import Preflight, check_settings, examine
 from stapo_training.selection import own
-from stapo_training.selection.logit_statistics import chosen_form
 
 _SLOW_TO_HASH = 4 * 2**30  # bytes; a shared disk gives some 300 MB a second
 FOREIGN = ("metrics.jsonl", "checkpoints")
@@ -77,6 +76,8 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
 
 def choose_logits_form(config: Any, shape: Shape | None) -> None:
     """Write the form into the configuration, since it decides last digits: a resumed run's is the one it began with."""
+    from stapo_training.selection.logit_statistics import chosen_form  # torch: after the checks that need none
+
     a, record = config.actor_rollout_ref, Path(config.run.out) / runs.RECORD
     if a.logits_form == "auto" and record.is_file():
         a.logits_form = store.read_json(record, Run).config.get("actor_rollout_ref", {}).get("logits_form", "eager")
