@@ -29,7 +29,6 @@ RANK_PROCESSES_GIB = 8.0  # a rank's trainer and rollout processes in host memor
 CPU_PROCESSES_GIB = 4.0  # veRL's 8 to 9 processes without a GPU: 3.7 to 4.1 GiB measured on the miniature
 CPU_RANK_GIB = 0.5  # each further training process
 FREED = 4  # bytes a parameter that a CPU's allocator has taken back and not given away: measured on 104 million
-DRAW = 5 * 8  # bytes of a row and word while one is drawn: float64 logits, log-probabilities, probabilities, their sums
 
 _SMALLER = "actor_rollout_ref.actor.use_dynamic_bsz=true actor_rollout_ref.actor.ppo_max_token_len_per_gpu=TOKENS"
 _OFFLOAD = "actor_rollout_ref.actor.fsdp_config.{}=true"
@@ -148,7 +147,9 @@ def _of_cpu(config: Any, s: Shape, limit: float) -> list[Need]:
     kept = w * s.hidden * s.layers + layer if a.model.enable_gradient_checkpointing else layer * s.layers
     root = 2 * (w + GRADIENT) * s.root_parameters
     update = ranks * (tokens * (kept + 3 * 4 * s.vocab + beside) + root) / GIB
-    sampling = places * (longest * s.kv_bytes_per_token(sampled) + DRAW * s.vocab) / GIB
+    # the sampler packs the layers' weights anew; logits are drawn from a few rows at a time
+    each_place = longest * s.kv_bytes_per_token(sampled) + sampled * s.vocab
+    sampling = (sampled * s.parameters + places * each_place) / GIB
     less = ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1, or a lower data.max_response_length"]
     if not a.model.enable_gradient_checkpointing:
         less.append("actor_rollout_ref.model.enable_gradient_checkpointing=true")
