@@ -33,7 +33,17 @@ def _prompts(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("vocabulary", [50, 300, 40_000])
-@pytest.mark.parametrize("how", [Drawing(), Drawing(0.7, 0.9), Drawing(1.0, 0.999), Drawing(0.5, 1.0, 200, 0.01)])
+@pytest.mark.parametrize(
+    "how",
+    [
+        Drawing(),
+        Drawing(0.7, 0.9),
+        Drawing(1.0, 0.999),
+        Drawing(0.5, 1.0, 200, 0.01),
+        Drawing(3.0, 0.9, 200),
+        Drawing(3.0, 0.9, -1, 0.05),
+    ],
+)
 def test_draws_follow_the_float64_distribution(vocabulary: int, how: Drawing) -> None:
     """401 equally spaced numbers: each token as often as its probability says, to one."""
     torch.manual_seed(2)

@@ -12,13 +12,13 @@ import functools
 import math
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch.nn import functional as F
 
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 
 ATTENTION = "stapo_rows"
 """The name of the sampler's attention among those of transformers."""
@@ -84,6 +84,10 @@ def _draw(logits: torch.Tensor, uniform: torch.Tensor, how: Drawing) -> tuple[to
     mass = blocks.exp()
     sum_of_block = mass.sum(-1).double()
     total = sum_of_block.sum(-1)
+    if not total.isfinite().all():
+        raise RunFailed(
+            "the model's logits are not finite", next_step="the policy has diverged, or the weights are damaged"
+        )
     if how.temperature == 0:
         return best.squeeze(-1), -total.log()
     if how.top_p < 1.0 or how.top_k > 0 or how.min_p > 0:
@@ -119,8 +123,11 @@ def _draw_top(
     values, at = order.values[:, :_BLOCK], order.indices[:, :_BLOCK]
     ids = among.gather(-1, at // _BLOCK) * _BLOCK + at % _BLOCK
     kept = _kept(values, total, how)
-    # what lies outside is at most the last of them; equal ones count as undecided, so that ids break ties
-    decided = values[:, -1] < values.masked_fill(~kept, torch.inf).amin(-1)
+    # Top-p of what min-p and top-k leave needs all that they leave. What lies outside is at most the last of these
+    # values; equal ones count as undecided, so that ids break ties.
+    cuts_before = how.top_k > 0 or how.min_p > 0
+    needed = _kept(values, total, replace(how, top_p=1.0)) if cuts_before else kept
+    decided = values[:, -1] < values.masked_fill(~needed, torch.inf).amin(-1)
     result = _among(ids, values.masked_fill(~kept, -torch.inf), uniform)
     if count > _BLOCK and not decided.all():
         rest = ~decided
@@ -251,7 +258,8 @@ def _pack(model: Any, rows: int) -> None:
     """Give the linear layers a copy of their weights in oneDNN's order for few rows: a CPU otherwise reorders a layer's
     weights each time that it reads them, and computes a row in another order beside other rows."""
     for layer in model.modules():
-        if isinstance(layer, torch.nn.Linear) and layer.weight.device.type == "cpu":
+        # a subclass may compute something else
+        if type(layer) is torch.nn.Linear and layer.weight.device.type == "cpu":
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
             layer.forward = functools.partial(_linear, packed, layer.bias)
 
@@ -297,6 +305,15 @@ class Sampler:
         self.waiting: deque[tuple[Hashable, tuple[int, ...], int, Drawing, int]] = deque()
         self.working: list[_Row] = []
         self._read: tuple[tuple[int, ...], torch.Tensor] | None = None  # the last prompt, with its logits
+        config = model.config.get_text_config()
+        if config._attn_implementation != ATTENTION or getattr(config, "model_type", "") == "gpt_oss":
+            self.close()
+            raise BadInput(
+                "the sampler cannot replace this model's attention",
+                found=type(model).__name__,
+                expected="a decoder with transformers' attention interface",
+                next_step="use engine vllm",
+            )
 
     def close(self) -> None:
         """Give the model back as it was."""
@@ -364,7 +381,14 @@ class Sampler:
         if self._read is None or self._read[0] != prompt:
             self.slots.position_R, self.slots.prompt, self._read = None, {}, None
             ids = torch.tensor(prompt, device=self.device)[None]
-            self._read = prompt, self._logits(ids, torch.arange(len(prompt), device=self.device)[None])
+            logits = self._logits(ids, torch.arange(len(prompt), device=self.device)[None])
+            if len(self.slots.prompt) != self.model.config.get_text_config().num_hidden_layers:
+                raise RunFailed(
+                    "some layers of the model keep a state that is no attention",
+                    found=f"{len(self.slots.prompt)} layers with keys",
+                    next_step="use engine vllm",
+                )
+            self._read = prompt, logits
         return self._read[1]
 
     def _begin(self, key: Hashable, prompt: tuple[int, ...], seed: int, how: Drawing, most: int) -> None:
