@@ -37,12 +37,16 @@ def begun(series: list[dict], limits: AlarmConfig = LIMITS, **facts) -> list[tup
         ("silenced_share", (0.001, 0.0011, 0.8, 0.0, 0.0011), [(2, "silenced_share"), (5, "silenced_share")]),
         ("failed_rollouts", (0.0, 3.0, 1.0, 0.0, 1.0), [(2, "failed_rollouts"), (5, "failed_rollouts")]),
         ("failed_validation", (0.0, 72.0, 0.0), [(2, "failed_validation")]),
-        # the first step alone; after a signal two in a row
-        ("zero_variance_share", (1.0, 0.9, 1.0, 0.99, 1.0, 1.0), [(1, "no_signal"), (6, "no_signal")]),
+        ("zero_variance_share", (1.0, 0.9, 1.0, 0.99, 1.0, 1.0), [(6, "no_signal")]),
     ],
 )
 def test_the_step_at_which_an_alarm_begins(key: str, series: tuple, expected: list[tuple[int, str]]) -> None:
     assert begun([{key: value} for value in series], silenced_reference=1e-4) == expected
+
+
+def test_failed_validation_lasts_over_the_steps_that_do_not_validate() -> None:
+    series = [{"failed_validation": 3.0}, {}, {"failed_validation": 2.0}, {"failed_validation": 0.0}, {}]
+    assert begun([*series, {"failed_validation": 1.0}]) == [(1, "failed_validation"), (6, "failed_validation")]
 
 
 def test_not_finite_names_the_metrics() -> None:

@@ -307,6 +307,21 @@ def test_a_template_that_makes_no_prompt_names_the_row(tiny_base: Path, tmp_path
     assert "lengths of data.val_files" not in refusals(found.checks)
 
 
+@pytest.mark.parametrize("gold", ["1,000", "3.0", "5 p.m."])
+def test_golds_that_a_box_can_equal_as_they_stand_are_not_refused(tiny_base: Path, tmp_path: Path, gold: str) -> None:
+    row = pq.read_table(tiny_base / "data" / "train.parquet").slice(0, 1).drop_columns(["reward_model"])
+    pq.write_table(row.append_column("reward_model", [[{"ground_truth": gold}]]), tmp_path / "train.parquet")
+    config = mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet")
+    assert "golds of data.train_files" not in refusals(preflight.examine(config).checks)
+
+
+def test_epochs_that_end_before_the_last_step_are_refused(tiny_base: Path, tmp_path: Path) -> None:
+    """64 prompts are two steps of 32: three steps take two epochs."""
+    for epochs, refused in ((1, True), (2, False)):
+        config = mini(tiny_base, tmp_path / "out", "run.steps=3", f"trainer.total_epochs={epochs}")
+        assert ("prompts" in refusals(preflight.examine(config).checks)) is refused
+
+
 @pytest.mark.parametrize("gold", ["$0$", r"\boxed{0}", ["0"], None, 0.0])
 def test_golds_that_no_box_can_equal_are_refused(tiny_base: Path, tmp_path: Path, gold: object) -> None:
     row = pq.read_table(tiny_base / "data" / "train.parquet").slice(0, 1).drop_columns(["reward_model"])
@@ -442,19 +457,19 @@ def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(preflight.constants, "HF_HUB_CACHE", "/dev/shm/hub")  # another disk
     shares = {"/dev/shm": 15.0}
     monkeypatch.setattr(
-        preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": shares.get(path, 461.0) * 2**30})
+        preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": shares.get(path, 553.0) * 2**30})
     )
     with pytest.raises(BadInput, match=r"15\.26 GiB of weights") as e:
         preflight.check_disk(config, each, 15.26)
     assert e.value.found == "15.00 GiB"
-    line = preflight.check_disk(config, each)  # every 100 of 3,000 steps, three and the best kept, for a moment five
-    assert ("30 checkpoints and one every 60 minutes" in line, "460.7 GiB" in line, "NOT" in line) == (
+    line = preflight.check_disk(config, each)  # every 100 of 3,000 steps, three, the best and a timed one kept, for a moment six
+    assert ("30 checkpoints and one every 60 minutes" in line, "552.2 GiB" in line, "NOT" in line) == (
         True,
         True,
         False,
     )
     config.trainer.max_actor_ckpt_to_keep = None
-    assert "2749.2 GiB" in (line := preflight.check_disk(config, each))
+    assert "2840.7 GiB" in (line := preflight.check_disk(config, each))
     assert "NOT ENOUGH" in line
 
 

@@ -60,6 +60,18 @@ def test_the_best_validated_checkpoint_is_kept_beside_the_newest(tmp_path: Path)
     assert [c.step for c in folder.whole_checkpoints()] == [40]
 
 
+def test_a_timed_checkpoint_stays_until_the_next_one_and_crowds_out_no_planned_one(tmp_path: Path) -> None:
+    folder, left = TrainingFolder(tmp_path), []
+    for step in (7, 10, 13, 16, 20, 21):
+        save(folder, step)
+        folder.complete_checkpoint(step)
+        folder.keep_last(2, every=10)
+        left.append([c.step for c in folder.whole_checkpoints()])
+    assert left == [[7], [10], [10, 13], [10, 16], [10, 20], [10, 20, 21]]
+    folder.keep_last(None, every=10)
+    assert [c.step for c in folder.whole_checkpoints()] == [10, 20, 21]
+
+
 @pytest.mark.parametrize(
     ("error", "full"),
     [(OSError(errno.ENOSPC, "no space"), True), (OSError(errno.EIO, "i/o"), False), (RuntimeError("NCCL"), False)],

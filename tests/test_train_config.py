@@ -23,7 +23,6 @@ def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
     [
         *((["method=stapoo"], "stapoo"), (["no.such.name=1"], "no.such.name=1")),
         *((["run.steps=0"], "0"), (["run.steps=1.5"], "1.5"), (["trainer.save_freq=-2"], "-2")),
-        (["trainer.total_epochs=1"], "1"),  # would end the run after an epoch, with exit code 0
         (["run.save_minutes=0"], "0"),
         (["trainer.max_actor_ckpt_to_keep=0"], "0"),  # would delete the checkpoint just written
         (["trainer.total_training_steps=7"], "7"),  # of 30 that every plan reckons with

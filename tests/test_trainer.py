@@ -145,7 +145,7 @@ def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
 
     trainer = _trainer()
     trainer.folder, trainer._save_due, trainer.stop = TrainingFolder(tmp_path), True, ""
-    trainer.config = OmegaConf.create({"run": {"save_minutes": None}})
+    trainer.config = OmegaConf.create({"run": {"save_minutes": None}, "trainer": {"save_freq": 100}})
     actor = tmp_path / "checkpoints" / "global_step_7" / "actor"
     actor.mkdir(parents=True)
     (actor / "model_world_size_2_rank_0.pt").write_bytes(b"x")
@@ -162,7 +162,7 @@ def test_a_checkpoint_is_due_when_the_last_one_is_an_hour_old(tmp_path: Path, mo
     from stapo_training.verl_ext.trainer import time
 
     trainer = _trainer()
-    trainer.config = OmegaConf.create({"run": {"save_minutes": 60, "keep_best": True}})
+    trainer.config = OmegaConf.create({"run": {"save_minutes": 60, "keep_best": True}, "trainer": {"save_freq": 100}})
     trainer.folder, trainer._save_due, trainer.stop, trainer._keep = TrainingFolder(tmp_path), False, "", None
     trainer._saved_at = 100.0
     made = lambda self: (tmp_path / "checkpoints" / f"global_step_{step}").mkdir(parents=True)  # noqa: E731

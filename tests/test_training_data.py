@@ -14,6 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from row_files import jsonl, parquet
 
 from stapo_results import benchmarks, store
@@ -116,6 +118,11 @@ def test_golds_conflict_when_their_normal_forms_differ(tmp_path: Path, rows: lis
         ("10.0", "10"),
         ("-1,234,000", "-1234000"),
         ("2.50", "2.50"),
+        ("12.00", "12.00"),
+        ("0,125", "0,125"),  # no thousands
+        ("5 p.m.", "5 p.m."),
+        ("1,2,3,...", "1,2,3,..."),
+        ("3.5.", "3.5"),
         ("[1,2]", "[1,2]"),  # an interval
         (7, "7"),
         (7.0, None),
@@ -134,6 +141,12 @@ def test_a_gold_is_what_the_box_of_a_right_response_holds(gold: object, plain: s
     assert plain_gold(gold) == plain
     if plain is not None:
         assert compute_score("d", f"So \\boxed{{{plain}}}.", plain)["score"] == 1.0
+
+
+@given(st.text(alphabet="1,.0$ a{}\\p[]m", max_size=9))
+def test_a_plain_gold_is_plain(gold: str) -> None:
+    plain = plain_gold(gold)
+    assert plain is None or plain_gold(plain) == plain
 
 
 def test_a_row_whose_gold_no_response_can_equal_is_named(tmp_path: Path) -> None:

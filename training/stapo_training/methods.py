@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from stapo_results import methods as registry
 from stapo_results import store
@@ -88,6 +88,12 @@ class SelectorConfig(_Part):
             if unknown := required - cls.model_fields.keys() - {"pool"}:
                 raise ValueError(f"{name} takes {', '.join(unknown)}, which SelectorConfig does not have")
         return name
+
+    @model_validator(mode="after")
+    def _uses(self) -> SelectorConfig:
+        if self.among != "positive" and "among" not in self.parameters:
+            raise ValueError(f"among={self.among} does not apply to {self.name}")
+        return self
 
     @property
     def parameters(self) -> dict[str, Any]:

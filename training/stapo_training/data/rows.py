@@ -24,7 +24,8 @@ TRAIN_SEPARATOR = "\n\n"
 
 
 _MATH = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")  # what sets mathematics in a text
-_WHOLE = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.0+)?")
+_WHOLE = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.0)?")
+_STOP = re.compile(r"(?<![.\s])(?<!\.[A-Za-z])\.$")  # no ellipsis, and none of "p.m."
 _LIST = re.compile(r"\[\s*[\"']")  # of texts, in JSON or as Python prints it
 _LONGEST = 1990
 """Characters; the verifiers read 2,000 of a box."""
@@ -40,12 +41,17 @@ def plain_gold(gold: object) -> str | None:
     text = str(gold) if isinstance(gold, str) or type(gold) is int else ""
     if text.isdecimal():  # nearly every one, of two million rows
         return text
-    text = strip_boxes(_MATH.sub("", text).strip().removesuffix(".")).strip().removesuffix(".")
+    text = _STOP.sub("", strip_boxes(_STOP.sub("", _MATH.sub("", text).strip())).strip()).strip()
     if _WHOLE.fullmatch(text):
         text = text.partition(".")[0].replace(",", "")
     depths = list(accumulate((c == "{") - (c == "}") for c in text))
     whole = depths and len(text) < _LONGEST and min(depths) >= 0 == depths[-1]
     return text if whole and "\\boxed{" not in text and not _LIST.match(text) else None
+
+
+def is_set_as_mathematics(gold: object) -> bool:
+    """Whether a gold stands in dollars, in other signs of mathematics, or in a box."""
+    return bool(_MATH.search(str(gold))) or "\\boxed{" in str(gold)
 
 
 def verl_rows(problems: Iterable[tuple[str, str, str]], *, data_source: str, split: str) -> list[dict[str, Any]]:

@@ -158,9 +158,12 @@ def observe(
         lines["failed_rollouts"] = f"{failed} responses failed; their prompts are trained with fewer than rollout.n"
     if failed := int(values.get("failed_validation", 0)):
         lines["failed_validation"] = f"{failed} validation samples failed and count as wrong in `accuracy`"
-    if min(watch.last["zero_variance_share"], default=0.0) == 1.0:
+    elif "failed_validation" not in values and "failed_validation" in watch.on:
+        lines["failed_validation"] = ""  # no validation: it is on until one goes well
+    if watch.last["zero_variance_share"] == (1.0,) * n:
         lines["no_signal"] = (
-            "all responses of each prompt have one reward, so that every advantage is 0: look at golds and reward"
+            f"all responses of each prompt had one reward in {n} steps, so that nothing is compared: look at golds, "
+            "reward and how hard the prompts are"
         )
     if disk_free is not None and checkpoint_bytes and disk_free < limits.disk * checkpoint_bytes:
         lines["disk"] = (

@@ -225,7 +225,7 @@ def _check_numbers(config: Any) -> None:
     from omegaconf import OmegaConf
 
     counts = [*((k, 1) for k in _COUNTS), ("run.seed", 0), ("trainer.save_freq", -1)]
-    counts += [("trainer.total_epochs", config.run.steps)]  # of a step at least each: fewer could end it earlier
+    counts += [("trainer.total_epochs", 1)]
     optional = ("trainer.max_actor_ckpt_to_keep", "run.save_minutes")
     for key, least in [*counts, *((k, 1) for k in optional if OmegaConf.select(config, k) is not None)]:
         value = OmegaConf.select(config, key)

@@ -143,15 +143,19 @@ class TrainingFolder:
         judged = [c for c in self.whole_checkpoints() if c.step in accuracy]
         return max(judged, key=lambda c: (accuracy[c.step], c.step), default=None)
 
-    def keep_last(self, count: int, *, best: bool = False) -> None:
-        """Delete all but the newest `count` whole checkpoints, and the best one. The mark goes first: a cut leaves an
-        incomplete one.
+    def keep_last(self, count: int | None, *, every: int = 1, best: bool = False) -> None:
+        """Delete all but the newest `count` whole checkpoints (None: all) of those at each `every` steps, the newest of
+        all, and the best one. What stands in between was saved by time and only until the next one. The mark goes
+        first: a cut leaves an incomplete one.
 
         Called after a new checkpoint is complete; veRL deletes before it saves, and would leave none on a full disk.
         """
         kept = self.best_checkpoint() if best else None
-        for old in self.whole_checkpoints()[:-count]:
-            if old != kept:
+        whole = self.whole_checkpoints()
+        planned = [c for c in whole if c.step % every == 0]
+        stay = {c.step for c in (planned[-count:] if count else planned) + whole[-1:]}
+        for old in whole:
+            if old.step not in stay and old != kept:
                 (old.path / COMPLETE).unlink()
                 shutil.rmtree(old.path)
 

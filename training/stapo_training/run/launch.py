@@ -36,7 +36,8 @@ _MAY_DIFFER = (
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
     "actor_rollout_ref.selector.form",  # removed; the records of 0.2.0 name it
     "reward.num_workers",  # how many processes ask the reward function
-    *("run.save_minutes", "run.keep_best", "by_size."),
+    *("run.save_minutes", "run.keep_best", "by_size.", "trainer.total_epochs"),
+    "trainer.val_before_train",  # a run that has begun does not validate at step 0
     "run.cpu_dtype",  # the types that follow from it may not
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how

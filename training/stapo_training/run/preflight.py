@@ -35,7 +35,7 @@ from stapo_results.sizes import MINI, is_miniature_size
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
 from stapo_training.artifacts.weights import is_hub_id, missing_files
-from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256, plain_gold
+from stapo_training.data.rows import RECORD, DataRecord, is_set_as_mathematics, parquet_content_sha256, plain_gold
 from stapo_training.methods import advantage_from, proxy_from, selector_from
 from stapo_training.run import estimate
 from stapo_training.run.alarms import alarms_from
@@ -157,7 +157,7 @@ def examine(config: Any) -> Preflight:
             if rows and tokenizer:
                 lengths = checks.attempt(f"lengths of data.{kind}", check_lengths, config, kind, path, tokenizer)
             found.longer += sum(n > config.data.max_prompt_length for n in lengths or ())
-            if rows and config.reward.custom_reward_function.path == reward.PATH:
+            if rows and _reads_boxes(config):
                 checks.attempt(f"golds of data.{kind}", check_golds, path, how_to_make(config, path))
             if rows is None and kind == "train_files":
                 found.prompts = None
@@ -514,11 +514,17 @@ def check_ids(kind: str, ids: Sequence[str]) -> None:
         )
 
 
+def _reads_boxes(config: Any) -> bool:
+    """Whether the reward compares the last box with the gold as it stands; veRL's other rules change both."""
+    function = config.reward.custom_reward_function
+    return function.path == reward.PATH and (function.reward_kwargs or {}).get("verifier") == "strict_box"
+
+
 def check_golds(path: Path, make: str) -> None:
-    """Raises BadInput where a gold is not as the box of a right response has it (`plain_gold`)."""
+    """Raises BadInput for a gold that no box can equal (`plain_gold`), or that stands in a box or in dollars itself."""
     rows = pq.read_table(path, columns=["reward_model"]).column(0).to_pylist()
     golds = [row.get("ground_truth") if isinstance(row, dict) else None for row in rows]
-    if wrong := [n for n, gold in enumerate(golds) if plain_gold(gold) != str(gold)]:
+    if wrong := [n for n, gold in enumerate(golds) if plain_gold(gold) is None or is_set_as_mathematics(gold)]:
         raise BadInput(
             f"{path}: golds that no response would equal",
             found=f"{len(wrong)} of {len(golds)}; row {wrong[0]}: {golds[wrong[0]]!r}"[:200],
@@ -583,7 +589,15 @@ def _check_prompts(config: Any, found: Preflight) -> None:
     batch, most = config.data.train_batch_size, config.data.get("train_max_samples", -1)
     if found.prompts is None:
         return
-    if (prompts := min(found.prompts, most) if most > 0 else found.prompts) < batch:
+    prompts = min(found.prompts, most) if most > 0 else found.prompts
+    if (steps := int(config.trainer.total_epochs) * (prompts // batch)) < int(config.run.steps) and prompts >= batch:
+        raise BadInput(
+            "trainer.total_epochs ends the training before its last step",
+            found=f"{config.trainer.total_epochs} epochs of {prompts // batch} steps: {steps}",
+            expected=f"{config.run.steps} steps (run.steps)",
+            next_step="leave trainer.total_epochs out",
+        )
+    if prompts < batch:
         raise BadInput(
             "fewer prompts than one training batch",
             found=f"{prompts} ({found.longer} more are longer than data.max_prompt_length)",
@@ -786,6 +800,7 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
     made = -(-int(config.run.steps) // every) if every > 0 else 0  # the last step is always saved
     # an old one goes when the new one is complete
     most = min(made, keep + 1 + bool(config.run.keep_best)) if keep else made
+    most += bool(made and config.run.save_minutes)  # of the timed ones the newest stays
     scarce = "; NOT ENOUGH: trainer.max_actor_ckpt_to_keep=N keeps the newest N" if most * each + logs > free else ""
     timed = f" and one every {config.run.save_minutes} minutes" if config.run.save_minutes else ""
     whole = f"at most {most * each + logs:.1f} GiB; free {free:.1f} GiB{scarce}"

@@ -282,7 +282,8 @@ class StapoTrainer(PPOTrainerSync):
     def _save(self, step: int, fatal: list[alarms.Alarm]) -> None:
         """Write a checkpoint if one is due or somebody asked the run to stop; none of a step that may be broken."""
         minutes = self.config.run.save_minutes
-        late = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        every = int(self.config.trainer.save_freq)
+        late = minutes is not None and every > 0 and time.monotonic() - self._saved_at >= 60 * minutes
         due = self._save_due or bool(self.stop) or bool(fatal) or late
         self._save_due = False
         if not due or any(a.kind in alarms.UNSAVED for a in fatal):
@@ -296,8 +297,7 @@ class StapoTrainer(PPOTrainerSync):
         except (OSError, RuntimeError, RayError) as e:
             raise self.folder.save_failed(step, e) from e
         self._saved_at = time.monotonic()
-        if self._keep:
-            self.folder.keep_last(self._keep, best=bool(self.config.run.keep_best))
+        self.folder.keep_last(self._keep, every=max(1, every), best=bool(self.config.run.keep_best))
         if self.stop:
             self._ended_at = step
 
