@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from stapo_results.errors import BadInput
-from stapo_results.generation import Drawing, draw, generate
+from stapo_results.generation import Drawing, Sampler, draw, generate
 
 UNIFORM = torch.linspace(0, 1 - 1e-9, 401, dtype=torch.float64)
 
@@ -106,6 +106,20 @@ def test_tokens_and_log_probabilities_are_those_of_the_model(model: Any) -> None
     (greedy,) = generate(model, [prompt], [5], Drawing(0.0), max_new_tokens=3, stop_token_ids=[])
     own = model.generate(torch.tensor([prompt]), max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert greedy.token_ids == own[0, len(prompt) :].tolist()
+
+
+def test_a_mixture_of_experts_is_not_said_to_be_exact_and_a_model_has_one_sampler(model: Any) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_experts": 4}
+    config = Qwen3MoeConfig(
+        vocab_size=60, num_hidden_layers=1, moe_intermediate_size=16, num_experts_per_tok=2, **sizes
+    )
+    experts, dense = Sampler(Qwen3MoeForCausalLM(config).eval(), 4, []), Sampler(model, 4, [])
+    assert (experts.exact, dense.exact) == (False, True)
+    with pytest.raises(BadInput, match="another sampler"):
+        Sampler(model, 4, [])
+    dense.close()
+    assert generate(model, [[5]], [5], Drawing(), max_new_tokens=2, stop_token_ids=[])
 
 
 def test_a_response_ends_with_the_stop_token(model: Any) -> None:

@@ -462,7 +462,9 @@ def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypat
     with pytest.raises(BadInput, match=r"15\.26 GiB of weights") as e:
         preflight.check_disk(config, each, 15.26)
     assert e.value.found == "15.00 GiB"
-    line = preflight.check_disk(config, each)  # every 100 of 3,000 steps, three, the best and a timed one kept, for a moment six
+    line = preflight.check_disk(
+        config, each
+    )  # every 100 of 3,000 steps, three, the best and a timed one kept, for a moment six
     assert ("30 checkpoints and one every 60 minutes" in line, "552.2 GiB" in line, "NOT" in line) == (
         True,
         True,

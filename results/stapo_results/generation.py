@@ -212,7 +212,7 @@ class _Slots:
         found = F.scaled_dot_product_attention(
             grouped, keys[:rows, :, :seen], values[:rows, :, :seen], attn_mask=mask_RS[:, None, None], scale=scale
         )
-        return found.reshape(query.shape)
+        return found.reshape(*query.shape[:-1], values.shape[-1])
 
     def take(self, row: int) -> None:
         """Give a row the prompt that was read last."""
@@ -254,14 +254,26 @@ def _attend(
     return slots.attend(module.layer_idx, query, key, value, scale, sliding_window).transpose(1, 2).contiguous(), None
 
 
-def _pack(model: Any, rows: int) -> None:
+def _packable(layer: Any) -> bool:
+    """Whether oneDNN packs a layer on this processor; a subclass of Linear may compute something else."""
+    if (
+        type(layer) is not torch.nn.Linear
+        or layer.weight.device.type != "cpu"
+        or not torch.backends.mkldnn.is_available()
+    ):
+        return False
+    wide = layer.weight.dtype == torch.float32
+    return wide or (layer.weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _pack(model: Any, rows: int) -> list[torch.nn.Linear]:
     """Give the linear layers a copy of their weights in oneDNN's order for few rows: a CPU otherwise reorders a layer's
     weights each time that it reads them, and computes a row in another order beside other rows."""
-    for layer in model.modules():
-        # a subclass may compute something else
-        if type(layer) is torch.nn.Linear and layer.weight.device.type == "cpu":
-            packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
-            layer.forward = functools.partial(_linear, packed, layer.bias)
+    layers = [layer for layer in model.modules() if _packable(layer)]
+    for layer in layers:
+        packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
+        layer.forward = functools.partial(_linear, packed, layer.bias)
+    return layers
 
 
 def _linear(packed: torch.Tensor, bias: torch.Tensor | None, input: torch.Tensor) -> torch.Tensor:
@@ -288,16 +300,27 @@ class Sampler:
 
     The model is changed for as long as the sampler is open: its attention is this module's, and on a CPU its linear
     layers have packed weights. Open a new one when the weights have changed.
+
+    Attributes:
+        exact: whether a response is the same to the bit whatever is beside it: all matrices are packed, as on a CPU
+            without a mixture of experts.
+
+    Raises:
+        BadInput: a model whose attention cannot be replaced, or that another sampler has.
     """
 
     def __init__(self, model: Any, rows: int, stop_token_ids: Collection[int]):
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
         self._before = model.config._attn_implementation
+        if self._before == ATTENTION:
+            raise BadInput("another sampler has this model", next_step="close it first")
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
         model.set_attn_implementation(ATTENTION)
-        if torch.backends.mkldnn.is_available():
-            _pack(model, _PACKED_FOR)
+        self._packed = _pack(model, _PACKED_FOR)
+        tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+        known = {id(m.weight) for m in (*self._packed, *tables)}
+        self.exact = bool(self._packed) and all(id(p) in known for p in model.parameters() if p.dim() > 1)
         self.model, self.stops = model, set(stop_token_ids)
         self.device = next(model.parameters()).device
         self.slots = _Slots(-(-rows // _ROWS) * _ROWS)
@@ -317,7 +340,7 @@ class Sampler:
 
     def close(self) -> None:
         """Give the model back as it was."""
-        for layer in self.model.modules():
+        for layer in self._packed:
             vars(layer).pop("forward", None)
         self.model.set_attn_implementation(self._before)
 
@@ -329,10 +352,12 @@ class Sampler:
             seed: in [0, 2**63).
 
         Raises:
-            BadInput: for an empty prompt.
+            BadInput: for an empty prompt, or no token to make.
         """
         if not prompt:
             raise BadInput("a prompt without a token cannot be continued", next_step="check the chat template")
+        if max_new_tokens < 1:
+            raise BadInput("a response has at least one token", found=max_new_tokens, next_step="a higher limit")
         self.waiting.append((key, tuple(prompt), seed, how, max_new_tokens))
 
     def __len__(self) -> int:

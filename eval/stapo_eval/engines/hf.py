@@ -53,8 +53,8 @@ class HfEngine(Engine):
         positions = int(config.max_position_embeddings)
         context = min(positions, max_model_len or positions)
         places = rows or max(1, min(MOST_ROWS[device], _KV_BYTES // (kv_bytes * context)))
-        self.loaded(Spec("hf", device == "cpu", context, places))
         self.sampler = Sampler(self.model, places, self.stop)
+        self.loaded(Spec("hf", self.sampler.exact, context, places))
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Accept requests."""
