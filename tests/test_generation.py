@@ -86,6 +86,7 @@ def test_a_token_of_probability_0_is_never_drawn() -> None:
 @pytest.mark.parametrize("how", [Drawing(), Drawing(0.7, 0.9), Drawing(0.0)])
 def test_a_response_is_its_own_whatever_is_beside_it(model: Any, how: Drawing) -> None:
     prompts, limits = _prompts(12), {"max_new_tokens": 40, "stop_token_ids": [0, 1]}
+    prompts[3], prompts[7], prompts[8] = prompts[3] * 50, [5] * 500, [6] * 1030  # more than one part to look back over
     whole = generate(model, prompts, list(range(12)), how, **limits)
     for chosen, rows in ([*reversed(range(12))], 3), ([7], 64), ([2, 9, 7, 2], 2), (range(12), 9):
         again = generate(model, [prompts[i] for i in chosen], chosen, how, rows=rows, **limits)

@@ -9,6 +9,7 @@ prompt, seed and decoding, to the bit, and one that is missing can be made again
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
@@ -176,16 +177,25 @@ class _Slots:
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.prompt: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.position_R: torch.Tensor | None = None
-        self._row_R = self._seen_RS = torch.empty(0)
+        self._row_R = torch.empty(0)
+        self._alike: list[tuple[slice, torch.Tensor]] = []
 
     def at(self, position_R: torch.Tensor) -> None:
-        """The first rows read a token each, at these positions."""
+        """The first rows read a token each, at these positions.
+
+        Neighbours that look back over as many parts are computed together: a long row costs a short one nothing.
+        """
         self.position_R = position_R
         self._row_R = torch.arange(len(position_R), device=position_R.device)
-        seen = _rounded(int(position_R.max()) + 1)
-        self._seen_RS = torch.arange(seen, device=position_R.device) <= position_R[:, None]
+        self._alike = []
+        seen_R = [_rounded(p + 1) for p in position_R.tolist()]
+        first = 0
+        for seen, same in itertools.groupby(seen_R):
+            rows = slice(first, first := first + len(list(same)))
+            seen_rS = torch.arange(seen, device=position_R.device) <= position_R[rows, None]
+            self._alike.append((rows, seen_rS))
         for layer, pair in list(self.layers.items()):
-            self._grow(layer, pair, seen)
+            self._grow(layer, pair, max(seen_R))
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
@@ -203,16 +213,23 @@ class _Slots:
         keys, values = self.layers[layer]
         keys[self._row_R, :, self.position_R] = key[:, :, 0]
         values[self._row_R, :, self.position_R] = value[:, :, 0]
-        rows, seen = self._seen_RS.shape
-        mask_RS = self._seen_RS
-        if window:
-            mask_RS = mask_RS & (torch.arange(seen, device=key.device) > self.position_R[:, None] - window)
         # the queries that share a head of keys are the rows of one product
-        grouped = query.reshape(rows, keys.shape[1], -1, query.shape[-1])
-        found = F.scaled_dot_product_attention(
-            grouped, keys[:rows, :, :seen], values[:rows, :, :seen], attn_mask=mask_RS[:, None, None], scale=scale
-        )
-        return found.reshape(*query.shape[:-1], values.shape[-1])
+        grouped = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
+        found = []
+        for rows, mask_rS in self._alike:
+            seen = mask_rS.shape[1]
+            if window:
+                mask_rS = mask_rS & (torch.arange(seen, device=key.device) > self.position_R[rows, None] - window)
+            found.append(
+                F.scaled_dot_product_attention(
+                    grouped[rows],
+                    keys[rows, :, :seen],
+                    values[rows, :, :seen],
+                    attn_mask=mask_rS[:, None, None],
+                    scale=scale,
+                )
+            )
+        return torch.cat(found).reshape(*query.shape[:-1], values.shape[-1])
 
     def take(self, row: int) -> None:
         """Give a row the prompt that was read last."""
@@ -222,11 +239,11 @@ class _Slots:
             for whole, part in zip(self.layers[layer], pair, strict=True):
                 whole[row, :, :length] = part[0]
 
-    def move(self, row: int, to: int, length: int) -> None:
-        """Give one row what another has seen."""
+    def swap(self, row: int, other: int, length: int) -> None:
+        """Two rows change places with what they have seen, of `length` positions at most."""
         for pair in self.layers.values():
             for whole in pair:
-                whole[to, :, :length] = whole[row, :, :length]
+                whole[[row, other], :, :length] = whole[[other, row], :, :length]
 
     def _grow(self, layer: int, like: tuple[torch.Tensor, torch.Tensor], positions: int) -> None:
         have = self.layers.get(layer)
@@ -382,6 +399,7 @@ class Sampler:
                 ended += self._ended([len(self.working) - 1])
         if not self.working:
             return ended
+        self._sort()
         padding = [0] * (-len(self.working) % _ROWS)
         token_R = torch.tensor([r.tokens[-1] for r in self.working] + padding, device=self.device)
         position_R = torch.tensor([r.position for r in self.working] + padding, device=self.device)
@@ -424,6 +442,15 @@ class Sampler:
         token, logprob = self._draw(logits, uniform[:1], how)
         self.working.append(_Row(key, len(prompt), token, logprob, uniform, how, most))
 
+    def _sort(self) -> None:
+        """Rows that have more parts to look back over come first."""
+        rows = self.working
+        for i in range(len(rows)):
+            longest = max(range(i, len(rows)), key=lambda k: _rounded(rows[k].position + 1))
+            if _rounded(rows[longest].position + 1) > _rounded(rows[i].position + 1):
+                rows[i], rows[longest] = rows[longest], rows[i]
+                self.slots.swap(i, longest, rows[i].position)
+
     def _ended(self, places: Sequence[int]) -> list[tuple[Hashable, Generated | Exception]]:
         """The responses of these rows that have ended; the last row takes the place of each."""
         found: list[tuple[Hashable, Generated | Exception]] = []
@@ -436,7 +463,7 @@ class Sampler:
             last = self.working.pop()
             if last is not row:
                 self.working[i] = last
-                self.slots.move(len(self.working), i, last.position)
+                self.slots.swap(len(self.working), i, last.position)
         return found[::-1]
 
     def _draw(self, logits: torch.Tensor, uniform: torch.Tensor, how: Drawing) -> tuple[list[int], list[float]]:
