@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from stapo_repro import audit, labels, paper, read
+from stapo_repro import labels, paper, read
 from stapo_repro.figures import paper as figures
 from stapo_repro.figures.groups import Group, groups
 from stapo_repro.figures.style import Sketch
@@ -54,7 +54,7 @@ def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
 
 
 def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
-    """The tables of one or both experiments; those of the committed records with the audit and the README's blocks.
+    """The tables of one or both experiments; those of the committed records with the README's blocks.
 
     Raises:
         BadInput, RecordError: as reading the records does.
@@ -69,7 +69,6 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         labelled = records[0] if records else _RECORDS / read.LABELS
         texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
         if not out:
-            texts["audit.md"] = audit.page()
             texts["known.md"], texts["gpu.md"] = _known_scores(), _on_gpus()
             generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
     if "testbed" in named:
