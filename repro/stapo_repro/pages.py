@@ -21,7 +21,7 @@ from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.text import code_shown, grid
 from stapo_repro.tokens import readers, tables
-from stapo_results import generated, known
+from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_results.schema import Bench, Run
 from stapo_results.store import read_json
@@ -29,11 +29,6 @@ from stapo_results.store import read_json
 ExperimentName = Literal["main", "testbed"]
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
-_KNOWN = """Public responses with published scores, graded again by `stapo-eval known`
-([how](../../docs/evaluation.md#known-scores)). "To the digit": how many published
-scores the source's rule, restated here, gives. "Joined": how many problems of a file have the very text of one of ours.
-The further scores are of these alone: means over models, in percent, by the source's verdicts, then by our presets
-against our own gold answers. "Ours alone", "source alone": responses that one side alone calls right."""
 
 
 def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:
@@ -69,25 +64,12 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         labelled = records[0] if records else _RECORDS / read.LABELS
         texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
         if not out:
-            texts["known.md"], texts["gpu.md"] = _known_scores(), _on_gpus()
+            texts["gpu.md"] = _on_gpus()
             generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
     if "testbed" in named:
         value = load_testbed(records)
         texts |= {"testbed.md": testbed.to_markdown(value), "testbed.json": testbed.to_json(value)}
     return files | {folder / name: text.encode() for name, text in texts.items()}
-
-
-def _known_scores() -> str:
-    """The page of the published scores that were recomputed."""
-    lines = ["# Published scores, recomputed", "", _KNOWN, ""]
-    for path in sorted((_RECORDS / "known").glob("*.json")):
-        found = read_json(path, known.KnownScores)
-        code = code_shown(found.code_commit, bool(found.code_dirty))
-        made = f"Record: [known/{path.name}](../records/known/{path.name}), code {code}."
-        lines += [f"## {found.source}", "", *(f"- {note}" for note in (*known.notes(found), made)), ""]
-        for head, *rows in (known.scores(found), known.causes(found)):
-            lines += [*grid(head, rows), ""]
-    return "\n".join(lines)
 
 
 def _on_gpus() -> str:
