@@ -14,10 +14,12 @@ def pages(check: bool = False) -> int:
     Args:
         check: Write nothing; compare with what is on disk and exit 1 with a diff if it is stale.
     """
-    files: dict[Path, bytes] = {}
+    return command.write(_add, "studies", check=check)
+
+
+def _add(files: dict[Path, bytes]) -> None:
     for page in sorted(Path(__file__).parent.glob("*/page.py")):
-        files |= import_module(f"studies.{page.parent.name}.page").files()
-    return command.write(files, "studies", check=check)
+        import_module(f"studies.{page.parent.name}.page").add(files)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from stapo_repro import labels, paper, read
+from stapo_repro import paper, read
 from stapo_repro.figures import paper as figures
 from stapo_repro.figures.groups import Group, groups
 from stapo_repro.figures.style import Sketch
@@ -20,7 +20,7 @@ from stapo_repro.testbed import claims
 from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.text import code_shown, grid
-from stapo_repro.tokens import readers, tables
+from stapo_repro.tokens import tables
 from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_results.schema import Bench, Run
@@ -61,8 +61,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         table = build.build(read.load_cells(*roots(records)), paper.load())
         texts = {f"main_table.{kind}": written(table) for kind, written in write.FORMS.items()}
         runs, logged = (read.load_training_runs(*roots(records, but)) for but in ("", read.METHODS))
-        labelled = records[0] if records else _RECORDS / read.LABELS
-        texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
+        texts["tokens.md"] = tables.tables(runs, logged)
         if not out:
             texts["gpu.md"] = _on_gpus()
             generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
@@ -121,8 +120,6 @@ def figure_files(
     if "main" in named:
         experiment = _experiment(records)
         drawn += figures.draw(experiment, only, kinds, committed)
-        if not records and (not only or "tokens" in only):
-            drawn += _labelled(kinds)
         if renewed:
             listing = figures.listing(experiment)
     if "testbed" in named:
@@ -137,13 +134,3 @@ def figure_files(
         generated.renew(files, folder / "README.md", "paper", listing)
         generated.renew(files, folder / "README.md", "figures", figures.gallery(drawn))
     return files
-
-
-def _labelled(kinds: Sequence[str]) -> list[Sketch]:
-    """The figures of the labelled sample's probe, whose captions say whose responses they show."""
-    folder = _RECORDS / read.LABELS
-    base = read_json(folder / "base" / "run.json", Run).config
-    asked = ", ".join(sorted({labels.benchmark_label(c.record.cell.benchmark) for c in read.load_cells([folder])}))
-    name, steps = labels.size_label(base["size"]), base["plan"]["warm_up"]
-    what = f"{name} after {steps} steps of warm-up on the benchmark {asked}, not a result of the paper."
-    return figures.of_probe(folder / "probe", what, kinds)

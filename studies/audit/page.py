@@ -19,9 +19,9 @@ _NOTE = (
 )
 
 
-def files() -> dict[Path, bytes]:
-    """The page of the paper's table."""
-    return {command.TABLES / "audit.md": text().encode()}
+def add(files: dict[Path, bytes]) -> None:
+    """Add the page of the paper's table."""
+    files[command.TABLES / "audit.md"] = text().encode()
 
 
 def text(file: Path | None = None) -> str:

@@ -16,8 +16,8 @@ The further scores are of these alone: means over models, in percent, by the sou
 against our own gold answers. "Ours alone", "source alone": responses that one side alone calls right."""
 
 
-def files() -> dict[Path, bytes]:
-    """The page of the committed records."""
+def add(files: dict[Path, bytes]) -> None:
+    """Add the page of the committed records."""
     lines = ["# Published scores, recomputed", "", _HEAD, ""]
     for path in sorted((command.RECORDS / "known").glob("*.json")):
         found = read_json(path, scores.KnownScores)
@@ -26,4 +26,4 @@ def files() -> dict[Path, bytes]:
         lines += [f"## {found.source}", "", *(f"- {note}" for note in (*scores.notes(found), made)), ""]
         for head, *rows in (scores.scores(found), scores.causes(found)):
             lines += [*grid(head, rows), ""]
-    return {command.TABLES / "known.md": "\n".join(lines).encode()}
+    files[command.TABLES / "known.md"] = "\n".join(lines).encode()
