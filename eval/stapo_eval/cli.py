@@ -168,36 +168,7 @@ def export(run: str, to: Literal["inspect", "responses"], out: str, data_dir: st
     return 0
 
 
-def bench(
-    out: str = "results/records/bench", data_dir: str = "", model: str = "", repeats: int = 3, quick: bool = False
-) -> int:
-    """Measure grading beside math-verify or, with --model, a whole evaluation beside the usual loop; with a record.
-
-    Args:
-        out: The record is in grading/ or evaluation/ below it.
-        data_dir: Directory with the benchmarks' JSONL files; if empty, $STAPO_DATA_DIR, else problems of our own.
-        model: Folder of a small model, such as the miniature's, that is evaluated on six benchmarks of sums.
-        repeats: Number of measurements of each way.
-        quick: Measure a twentieth of the work once, to try the command.
-    """
-    from stapo_eval import bench as measure
-    from stapo_results import benching
-    from stapo_results.benchmarks import find_data_dir
-
-    times, share = (1, 0.05) if quick else (repeats, 1.0)
-    if model:
-        found = measure.bench_evaluation(Path(out) / "evaluation", model, times, share)
-    else:
-        found = measure.bench_grading(Path(out) / "grading", find_data_dir(data_dir), times, share)
-    rows = [
-        [r.name, f"{r.seconds:.2f}", benching.spread(r), *map("{:.4g}".format, r.values.values())] for r in found.rows
-    ]
-    print(benching.text([["way", "seconds", "ratio", *found.rows[0].values], *rows]))
-    print(*(f"{name}: {value}" for name, value in found.labels.items()), sep="\n")
-    return 0
-
-
-_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, compare, benchmarks, export, bench)}
+_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, compare, benchmarks, export)}
 
 
 def main(args: list[str] | None = None) -> int:

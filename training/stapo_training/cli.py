@@ -106,19 +106,6 @@ def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32")
     export(checkpoint, out, dtype)
 
 
-def bench(out: Path, repeats: int = 5, quick: Annotated[bool, Flag] = False) -> None:
-    """Time the ways of selecting against JustRL's update, in one run; a record of it.
-
-    Args:
-        out: Folder for the record (run.json, bench.json).
-        repeats: How often everything is timed; the fastest counts.
-        quick: Small sizes, one repeat: shows that it runs, measures nothing.
-    """
-    from stapo_training.bench import bench
-
-    bench(out, repeats, quick=quick)
-
-
 def probe(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     """Score existing responses with a model: the token log of a training, without a training. See docs/tokens.md."""
     from stapo_training.probe.run import probe
@@ -172,7 +159,7 @@ def configs(results: Path = Path("results"), check: bool = False) -> int:
     return pages.write(results, check=check)
 
 
-_COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, methods, check, bench, configs)}
+_COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, methods, check, configs)}
 
 
 def main() -> int:
