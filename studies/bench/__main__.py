@@ -12,22 +12,26 @@ from studies import command
 
 
 def bench(
-    part: tyro.conf.Positional[Literal["training", "grading", "evaluation"]],
+    part: tyro.conf.Positional[Literal["training", "grading", "evaluation", "sampler"]],
     out: Path = Path("results/records/bench"),
     repeats: int = 3,
     data_dir: str = "",
     model: str = "",
+    before: str = "",
     quick: bool = False,
 ) -> None:
     """Time the ways of selecting, grading beside math-verify, or an evaluation beside the usual loop; with a record.
 
     Args:
         part: training: each way of selecting against JustRL's update. grading: the rule grader against math-verify.
-            evaluation: one queue against an engine for each benchmark and setting.
+            evaluation: one queue against an engine for each benchmark and setting. sampler: tokens a second of the CPU
+            sampler against transformers' own and, with --before, an earlier commit's.
         out: The record (run.json, bench.json) is in a folder of the part's name below it.
         repeats: How often everything is timed; the fastest counts.
-        data_dir: Of grading: folder with the benchmarks; if empty, $STAPO_DATA_DIR, else problems of our own.
-        model: Of evaluation: folder of a small model, such as the miniature's.
+        data_dir: Of grading and sampler: folder with the benchmarks; if empty, $STAPO_DATA_DIR, else (grading)
+            problems of our own.
+        model: Of evaluation: folder of a small model, such as the miniature's. Of sampler: of the model.
+        before: Of sampler: a commit of this repository up to af01ada3.
         quick: Small sizes, one repeat: shows that it runs, measures nothing.
     """
     from studies.bench import benching
@@ -43,10 +47,15 @@ def bench(
 
         if part == "grading":
             found = evaluating.bench_grading(out / part, find_data_dir(data_dir), repeats, share)
+        elif model and part == "sampler":
+            from studies.bench import sampling
+
+            sizes = (4, 8) if quick else (32, 64)
+            found = sampling.bench_sampling(out / part, Path(model), find_data_dir(data_dir), repeats, before, *sizes)
         elif model:
             found = evaluating.bench_evaluation(out / part, model, repeats, share)
         else:
-            raise BadInput("the evaluation needs --model", found="no --model", expected="folder of a small model",
+            raise BadInput(f"the part {part} needs --model", found="no --model", expected="folder of a small model",
                            next_step="stapo-train base --out DIR, then --model DIR/model")  # fmt: skip
     head = ["way", *found.rows[0].labels, "seconds", f"to {found.baseline} (spread)", *found.rows[0].values]
     rows = [
