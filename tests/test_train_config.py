@@ -59,6 +59,26 @@ def test_on_a_cpu_the_size_chooses_the_dtype_or_the_processor_does(
         compose([*BASE, "run.cpu_dtype=float16"])
 
 
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [
+        (["size=mini"], (1, 1)),
+        (["size=mini", "run.cpu_threads=auto"], (6, 6)),
+        (["size=qwen2.5-coder-0.5b", "run.data=data"], (6, 6)),
+        (["size=qwen2.5-coder-0.5b", "run.data=data", "cpu.ranks=2"], (3, 6)),
+        (["size=qwen2.5-coder-0.5b", "run.data=data", "run.cpu_threads=4"], (4, 4)),
+    ],
+)
+def test_on_a_cpu_the_size_chooses_the_threads_or_the_cores_do(given: list[str], threads: tuple, monkeypatch) -> None:
+    monkeypatch.setattr(resolvers, "usable_cores", lambda: 6)
+    config = compose([*BASE, "hardware=cpu", *given])
+    assert (config.cpu.train_threads, config.cpu.rollout_threads) == threads
+    assert threads[0] == config.ray_kwargs.ray_init.runtime_env.env_vars.STAPO_TRAIN_THREADS
+    assert config.actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.threads == threads[1]
+    with pytest.raises(BadInput, match="cpu_threads"):
+        compose([*BASE, "hardware=cpu", "run.cpu_threads=0"])
+
+
 def test_the_papers_runs_validate_at_both_settings_and_the_first_one_is_verls() -> None:
     found = {}
     for given in (["size=mini"], ["size=qwen3-8b"],

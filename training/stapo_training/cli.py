@@ -73,9 +73,17 @@ def data(
     benchmarks: Path,
     out: Path,
     source: Annotated[str, tyro.conf.arg(metavar="ID|FILE")] = "BytedTsinghua-SIA/DAPO-Math-17k",
-    revision: str = "main",
+    revision: str | None = None,
     language: Literal["all", "en"] = "all",
+    levels: tuple[int, ...] = (),
     exclude_contaminated: Annotated[bool, Flag] = False,
+    validation: str = "aime24",
+    within_reach: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None,
+    draw: int = 500,
+    samples: int = 4,
+    max_tokens: int = 512,
+    seed: int = 0,
+    dry_run: Annotated[bool, Flag] = False,
 ) -> None:
     """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it.
 
@@ -83,14 +91,34 @@ def data(
         benchmarks: Folder with the six benchmarks' files.
         out: Folder to make; the same preparation is left as it is, another one refused.
         source: A .jsonl or .parquet file, or a dataset's id on the hub.
-        revision: The hub's branch, tag or commit; the commit is recorded.
+        revision: The hub's branch, tag or commit; the commit is recorded. Default: main, of MATH one commit.
         language: en leaves out prompts with Chinese, Japanese or Korean ideographs.
+        levels: Levels of difficulty to take, where the source has such.
         exclude_contaminated: Leave out prompts that match a benchmark problem.
+        validation: The benchmark to validate with, or NAME:N for N of its problems.
+        within_reach: A model's folder, or the name of a fetched one: sample with it, and keep the prompts that it
+            answers rightly at times and wrongly at times. To resume, repeat the command.
+        draw: Prompts that are sampled.
+        samples: Responses to each.
+        max_tokens: Tokens of a response.
+        seed: Decides the draw and every sample.
+        dry_run: Check, count the prompts, say how long sampling takes; write nothing.
     """
     from stapo_training.data.prepare import prepare
+    from stapo_training.data.reach import Asked
 
-    excluded = exclude_contaminated
-    prepare(source, benchmarks, out, language=language, exclude_contaminated=excluded, revision=revision)
+    prepare(
+        source,
+        benchmarks,
+        out,
+        language=language,
+        exclude_contaminated=exclude_contaminated,
+        revision=revision,
+        levels=levels,
+        validation=validation,
+        within=Asked(within_reach, draw, samples, max_tokens, seed) if within_reach else None,
+        dry_run=dry_run,
+    )
 
 
 def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32") -> None:
@@ -106,11 +134,40 @@ def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32")
     export(checkpoint, out, dtype)
 
 
+def bench(out: Path, repeats: int = 5, quick: Annotated[bool, Flag] = False) -> None:
+    """Time the ways of selecting against JustRL's update, in one run; a record of it.
+
+    Args:
+        out: Folder for the record (run.json, bench.json).
+        repeats: How often everything is timed; the fastest counts.
+        quick: Small sizes, one repeat: shows that it runs, measures nothing.
+    """
+    from stapo_training.bench import bench
+
+    bench(out, repeats, quick=quick)
+
+
 def probe(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     """Score existing responses with a model: the token log of a training, without a training. See docs/tokens.md."""
     from stapo_training.probe.run import probe
 
     probe(options)
+
+
+def theory(run: Path | None = None, out: Path | None = None, seed: int = 0, draws: int = 3) -> None:
+    """Check the paper's lemmas and bounds by number: on random and extreme distributions, and on a run's tokens.
+
+    Args:
+        run: A folder with a token log, of a training or of a probe: how tight the bounds are on its tokens.
+        out: Folder for the record (run.json, theory.json); without it the tables are printed only.
+        seed: Decides the random distributions.
+        draws: How often each family is drawn at a vocabulary below 10,000.
+    """
+    from stapo_training.theory.run import run as check_theory
+
+    if draws < 1:
+        raise BadInput("--draws is too small", found=draws, expected="1 or more", next_step="raise it")
+    check_theory(seed, draws, source=run, out=out)
 
 
 def methods(method: Annotated[str | None, tyro.conf.Positional] = None, records: Path | None = None) -> None:
@@ -159,7 +216,7 @@ def configs(results: Path = Path("results"), check: bool = False) -> int:
     return pages.write(results, check=check)
 
 
-_COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, methods, check, configs)}
+_COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, theory, methods, check, bench, configs)}
 
 
 def main() -> int:

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import generated
 from stapo_results.errors import BadInput
+from stapo_results.sizes import MINI
+from stapo_training.artifacts.fetch import MODELS
 from stapo_training.methods import rows
 from stapo_training.run import configuration
 
@@ -53,9 +55,11 @@ PAPER_PLACE = place("qwen3-1.7b", "8gpu")
 
 
 def made_for() -> list[tuple[str, str]]:
-    """Every size with every machine that it is made for: the paper's with GPUs, the miniature with all."""
+    """Every size with every machine that it is made for: the paper's with GPUs, a fetched one with one GPU or none, the
+    miniature with all."""
     sizes, machines = configuration.choices("size"), configuration.choices("hardware")
-    return [(s, h) for s in sizes for h in machines if h.endswith("gpu") or not s.startswith("qwen3")]
+    gpus = [h for h in machines if h.endswith("gpu")]
+    return [(s, h) for s in sizes for h in (["1gpu", "cpu"] if s in MODELS else gpus if s != MINI else machines)]
 
 
 def _text(value: Any) -> str:

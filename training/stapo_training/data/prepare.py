@@ -3,27 +3,41 @@
 What it leaves in its folder:
 
     train.parquet        the prompts, in order of first occurrence
-    val.parquet          AIME24 in the same columns
+    val.parquet          AIME24, or another benchmark, in the same columns
     conflicts.jsonl      prompts that were dropped because their golds differ
     contamination.json   benchmark problems among the prompts (see `contamination`)
     data.json            counts, source and content hashes
     run.json             the run record
+    samples.jsonl, reach.json   with --within-reach (see `reach`)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
-from stapo_training.data import contamination, source
-from stapo_training.data.rows import RECORD, DataRecord, FileInfo, SourceInfo, content_sha256, verl_rows, write_parquet
+from stapo_training.data import contamination, reach, source
+from stapo_training.data.rows import (
+    RECORD,
+    DataRecord,
+    FileInfo,
+    SourceInfo,
+    content_sha256,
+    plain_gold,
+    verl_rows,
+    write_parquet,
+)
 
 DATA_SOURCE = "math_dapo"  # DAPO's own name for its rows
 VALIDATION = "aime24"
+Chosen = tuple[list[source.Prompt], list[source.Prompt], dict[str, int], dict[str, dict[str, Any]]]
+Asked = tuple[str, list[tuple[str, str, str]]]
+"""A benchmark, and of its problems text, gold and id."""
 FILES = ("train.parquet", "val.parquet", "conflicts.jsonl", "contamination.json", RECORD)
 
 
@@ -34,12 +48,17 @@ def prepare(
     *,
     language: Literal["all", "en"] = "all",
     exclude_contaminated: bool = False,
-    revision: str = "main",
-) -> DataRecord:
-    """Prepare a prompt set into `out`, and AIME24 as its validation.
+    revision: str | None = None,
+    levels: Collection[int] = (),
+    validation: str = VALIDATION,
+    within: reach.Asked | None = None,
+    dry_run: bool = False,
+) -> DataRecord | None:
+    """Prepare a prompt set into `out`, and a benchmark as its validation.
 
     The same source, benchmarks and options give the same content hashes and the same bytes of data.json,
-    conflicts.jsonl and the contamination report. A finished folder is left as it is, an interrupted one made anew.
+    conflicts.jsonl and the contamination report. A finished folder is left as it is; an interrupted one is made anew,
+    but for the samples of `within`.
 
     Args:
         given: a .jsonl or .parquet file, or a dataset's id on the hub.
@@ -48,74 +67,124 @@ def prepare(
         language: `en` takes prompts without an ideograph (`source.has_cjk`).
         exclude_contaminated: leave out the prompts that match a benchmark problem.
         revision: of the hub's dataset.
+        levels: the levels of difficulty to take, as the source has them; all where none is named.
+        validation: a benchmark, or NAME:N for N of its problems, evenly spread.
+        within: the model that has to answer a prompt rightly at times, and wrongly at times (`reach`).
+        dry_run: print what would be done, and write nothing.
 
     Raises:
         BadInput: for a source or benchmark that is missing or damaged, or another preparation in `out`.
     """
     options: dict[str, Any] = {"language": language, "exclude_contaminated": exclude_contaminated}
+    options |= {"levels": sorted(levels)} if levels else {}  # records of earlier versions have no such keys
+    models = within.folder.revisions if within else {}
     loaded = _benchmarks(benchmark_dir)
+    validated = _validation(validation, loaded)
     found = source.find(given, revision)
     run = provenance.new_run(
         "data",
-        {"source": found.name, "revision": found.revision, **options, "validation": VALIDATION},
-        seeds={},
-        deterministic=True,
-        revisions={found.name: found.sha256} | {n: b.golds_sha256 for n, b in loaded.items()},
+        {"source": found.name, "revision": found.revision, **options, "validation": validation}
+        | ({"within_reach": within.config} if within else {}),
+        seeds={"within_reach": within.seed} if within else {},
+        deterministic=within is None or within.place[0] == "cpu",
+        revisions={found.name: found.sha256} | {n: b.golds_sha256 for n, b in loaded.items()} | models,
     )
-    with runs.opened(out, run, resumes=False) as folder:
+    chosen = partial(_candidates, found, loaded, **options)
+    if dry_run:
+        runs.previous_of(out, run, "--out", resumes=within is not None)
+        kept = chosen()[1]
+        print(f"{len(kept)} prompts", within.plan(kept) if within else "", sep="\n  ")
+        return None
+    with runs.opened(out, run, resumes=within is not None) as folder:
         if folder.finished and all((out / name).exists() for name in FILES):
             record = store.read_json(out / RECORD, DataRecord)
             print(f"{out} is finished already")
         else:
-            with folder.working("the start", resume="the same command makes it anew"):
-                record = _written(out, found, loaded, **options)
+            again = "makes the samples that are missing" if within else "makes it anew"
+            with folder.working("the start", resume=f"the same command {again}"):
+                record = _written(out, found, loaded, validated, chosen(), within, **options)
     _show(record, loaded)
     print(f"{out}: content {record.train.content_sha256[:16]}")
-    print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
+    print(f"next: stapo-train run task=... run.data={out} ...")
     return record
+
+
+def _candidates(
+    given: source.Source,
+    loaded: Mapping[str, benchmarks.Benchmark],
+    *,
+    language: str,
+    exclude_contaminated: bool,
+    levels: Collection[int] = (),
+) -> Chosen:
+    """The distinct prompts; those that may be trained; how many each step took away; the report of contamination."""
+    prompts = source.distinct(source.read(given))
+    agreeing = [p for p in prompts if not p.conflicting]
+    of_level = [p for p in agreeing if not levels or p.level in map(str, levels)]
+    kept = [p for p in of_level if language == "all" or not source.has_cjk(p.problem)]
+    reports = contamination.find(kept, loaded)
+    matched = contamination.matched_ids(reports)
+    train = [p for p in kept if not (exclude_contaminated and p.problem_id in matched)]
+    counts = {
+        "distinct": len(prompts),
+        "copies_dropped": sum(p.copies for p in prompts) - len(prompts),
+        "conflicts_dropped": len(prompts) - len(agreeing),
+        **({"level_dropped": len(agreeing) - len(of_level)} if levels else {}),
+        "language_dropped": len(of_level) - len(kept),
+        "contaminated": len(matched),
+        "contaminated_dropped": len(kept) - len(train),
+    }
+    return prompts, train, counts, reports
 
 
 def _written(
     out: Path,
     given: source.Source,
     loaded: Mapping[str, benchmarks.Benchmark],
+    validated: Asked,
+    chosen: Chosen,
+    within: reach.Asked | None,
     *,
     language: str,
     exclude_contaminated: bool,
+    **_: Any,
 ) -> DataRecord:
     """Make the files; the record is the last one."""
-    prompts = source.distinct(source.read(given))
-    agreeing = [p for p in prompts if not p.conflicting]
-    kept = [p for p in agreeing if language == "all" or not source.has_cjk(p.problem)]
-    reports = contamination.find(kept, loaded)
-    matched = contamination.matched_ids(reports)
-    train = [p for p in kept if not (exclude_contaminated and p.problem_id in matched)]
-    total = sum(p.copies for p in prompts)
-    counts = {
-        "distinct": len(prompts),
-        "copies_dropped": total - len(prompts),
-        "conflicts_dropped": len(prompts) - len(agreeing),
-        "language_dropped": len(agreeing) - len(kept),
-        "contaminated": len(matched),
-        "contaminated_dropped": len(kept) - len(train),
-    }
+    prompts, train, counts, reports = chosen
+    if within:
+        rights = within.rights(train, out)
+        counts["not_drawn"] = len(train) - len(rights)
+        counts["never_right_dropped"] = sum(not n for n in rights.values())
+        counts["always_right_dropped"] = sum(n == within.samples for n in rights.values())
+        train = [p for p in train if 0 < rights.get(p.problem_id, 0) < within.samples]
     if not train:
         raise BadInput("no prompt is left", found=counts, next_step="check the options")
     store.write_atomic(out / "conflicts.jsonl", "".join(_conflict(p) for p in prompts if p.conflicting))
     store.write_json(out / "contamination.json", {"schema_version": 1, "benchmarks": reports})
-    asked = [(p.problem, p.gold, p.problem_id) for p in train]
-    validated = [(p.problem, str(p.answer), p.id) for p in loaded[VALIDATION].problems]
+    asked, rows = [(p.problem, p.gold, p.problem_id) for p in train], sum(p.copies for p in prompts)
     record = DataRecord(
-        source=SourceInfo(name=given.name, revision=given.revision, sha256=given.sha256, rows=total),
+        source=SourceInfo(name=given.name, revision=given.revision, sha256=given.sha256, rows=rows),
         language=language,
         exclude_contaminated=exclude_contaminated,
         counts=counts,
         contamination={name: b["contaminated"] for name, b in reports.items()},
         train=_file(out / "train.parquet", asked, DATA_SOURCE, "train"),
-        validation=_file(out / "val.parquet", validated, VALIDATION, "val"),
+        validation=_file(out / "val.parquet", validated[1], validated[0], "val"),
     )
     store.write_json(out / RECORD, record)
     return record
+
+
+def _validation(asked: str, loaded: Mapping[str, benchmarks.Benchmark]) -> Asked:
+    """The benchmark of `NAME` or `NAME:N`, and the problems to validate with: those whose gold a box can equal."""
+    name, _, count = asked.partition(":")
+    golds = [(p, plain_gold(p.answer)) for p in loaded[name].problems] if name in loaded else []
+    found = [(p.problem, gold, p.id) for p, gold in golds if gold is not None]
+    n = int(count) if count.isdecimal() else 0 if count else len(found)
+    if not 1 <= n <= len(found):
+        expected = f"{' | '.join(loaded)}, or one of them and :N with 1 to {len(found) or 'all'} problems"
+        raise BadInput("no such validation", found=asked, expected=expected, next_step="--validation math500:32")
+    return name, [found[i * len(found) // n] for i in range(n)]
 
 
 def _file(path: Path, problems: Sequence[tuple[str, str, str]], data_source: str, split: str) -> FileInfo:

@@ -3,7 +3,8 @@
 Two forms are read:
 
 hub   veRL's columns, as DAPO-Math-17k is published: prompt (one user message), reward_model.ground_truth
-flat  problem, answer; optionally id, and conflicting_answers (further golds that a merged copy had)
+flat  problem, answer; optionally id, level, and conflicting_answers (further golds that a merged copy had). Without an
+      answer it is the last box of `solution`, as MATH has it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Len
-from pydantic import AliasPath, BaseModel, Field, StringConstraints, ValidationError
+from pydantic import AliasPath, BaseModel, Field, StringConstraints, ValidationError, model_validator
 
-from stapo_results.answers import INSTRUCTION, normalise_gold
+from stapo_results.answers import INSTRUCTION, last_boxed, normalise_gold
 from stapo_results.benchmarks import normal_text, read_jsonl
 from stapo_results.errors import BadInput, message_of
 from stapo_results.store import sha256_file
@@ -26,6 +27,8 @@ from stapo_training.artifacts.weights import is_hub_id
 from stapo_training.data.rows import plain_gold
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
+PARTS = {"DigitalLearningGmbH/MATH-lighteval": ("data/train-*.parquet", "0530c78699ea5e8eb5530600900e1f328b48acad")}
+"""Datasets of several files: the one that is for training, and the commit that is read where none is named."""
 
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
@@ -46,10 +49,17 @@ class _FlatRow(BaseModel):
     problem: Text
     answer: Text
     id: Text | None = None
+    level: str | int | None = None
     conflicting_answers: list[Text] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _solved(cls, row: dict[str, Any]) -> dict[str, Any]:
+        solution = row.get("solution")
+        return {"answer": last_boxed(solution), **row} if isinstance(solution, str) else row
 
-_COLUMNS = {"prompt", "reward_model", *_FlatRow.model_fields}
+
+_COLUMNS = {"prompt", "reward_model", "solution", *_FlatRow.model_fields}
 
 
 @dataclass(frozen=True)
@@ -64,16 +74,17 @@ class Source:
 
 class SourceRow(NamedTuple):
     """One row. `number` counts from 1; `golds` holds one `plain_gold`, or several where the copy says that they
-    differed."""
+    differed; `level` is the number in its level, "" where it has none."""
 
     number: int
     where: str
     id: str
     prompt: str
     golds: tuple[str, ...]
+    level: str = ""
 
 
-def find(source: str, revision: str = "main") -> Source:
+def find(source: str, revision: str | None = None) -> Source:
     """The file behind `--source`: a path, or the one data file of a dataset on the hub.
 
     The hub's file is fetched by huggingface_hub, not by `datasets`: that names the commit also where only the cache is
@@ -95,12 +106,13 @@ def find(source: str, revision: str = "main") -> Source:
     return _from_hub(source, revision)
 
 
-def _from_hub(name: str, revision: str) -> Source:
+def _from_hub(name: str, revision: str | None) -> Source:
     """The one data file of a dataset's snapshot in the hub's cache; the folder's name is the commit."""
     from huggingface_hub import snapshot_download
 
+    part, pinned = PARTS.get(name, ("", "main"))
+    patterns, revision = [part] if part else ["*.parquet", "*.jsonl"], revision or pinned
     try:
-        patterns = ["*.parquet", "*.jsonl"]
         folder = Path(snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=patterns))
     except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
         raise BadInput(
@@ -109,7 +121,7 @@ def _from_hub(name: str, revision: str) -> Source:
             expected=f"revision {revision}, from the network or the cache in HF_HOME",
             next_step="check the network and HF_HUB_OFFLINE, or download the file and give --source FILE",
         ) from None
-    files = sorted(p for p in folder.rglob("*") if p.suffix in (".parquet", ".jsonl"))
+    files = sorted(p for pattern in patterns for p in folder.rglob(pattern))
     if len(files) != 1:
         raise BadInput(
             f"the dataset {name} is not one file",
@@ -133,10 +145,11 @@ def read(source: Source) -> Iterator[SourceRow]:
         try:
             if "prompt" in row:
                 hub = _HubRow.model_validate(row)
-                id, prompt, golds = "", hub.prompt[0].content, (hub.gold,)
+                id, prompt, golds, level = "", hub.prompt[0].content, (hub.gold,), ""
             else:
                 flat = _FlatRow.model_validate(row)
                 id, prompt, golds = flat.id or "", flat.problem, (flat.answer, *(flat.conflicting_answers or ()))
+                level = "".join(filter(str.isdigit, str(flat.level or "")))
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             what = f"{'.'.join(map(str, first['loc']))} is missing or of another kind"
@@ -144,7 +157,7 @@ def read(source: Source) -> Iterator[SourceRow]:
         plain = {gold: plain_gold(gold) for gold in golds}
         if wrong := [gold for gold in golds if plain[gold] is None]:
             raise _bad(where, "a gold that no box of a response can equal", wrong[0], "one answer, braces that close")
-        yield SourceRow(number, where, id, prompt, tuple(filter(None, plain.values())))
+        yield SourceRow(number, where, id, prompt, tuple(filter(None, plain.values())), level)
     if not number:
         raise BadInput(f"{source.path} holds no row", next_step="check --source")
 
@@ -197,6 +210,7 @@ class Prompt:
     source_id: str
     golds: dict[str, int] = field(default_factory=dict)
     copies: int = 0
+    level: str = ""
 
     @property
     def gold(self) -> str:
@@ -243,7 +257,9 @@ def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
     for row in rows:
         if row.prompt not in seen:
             problem = unwrap(row.prompt, row.where)
-            seen[row.prompt] = prompts.setdefault(normal_text(problem), Prompt(problem, row.number, row.id))
+            seen[row.prompt] = prompts.setdefault(
+                normal_text(problem), Prompt(problem, row.number, row.id, level=row.level)
+            )
         prompt = seen[row.prompt]
         prompt.copies += 1
         for gold in row.golds:

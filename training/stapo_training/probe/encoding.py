@@ -36,9 +36,47 @@ class ModelFolder:
         weights = " ".join(store.sha256_file(f) for f in sorted(self.path.glob("*.safetensors")))
         return {"model": f"sha256:{weights}", "tokenizer": f"sha256:{store.sha256_file(self.path / TOKENIZER)}"}
 
+    def prompt(self, prompt: str | list[dict[str, str]], where: str) -> list[int]:
+        """The ids of a text, or of a chat up to the model's turn. Raises: BadInput: naming `where`."""
+        return _prompt(self.tokenizer, prompt, where)
 
-def find_model(path: Path) -> ModelFolder:
-    """Check a model's folder and load its tokenizer.
+    def load(self, dtype: str, device: str) -> Any:
+        """The causal language model in eval mode.
+
+        Raises:
+            BadInput: the weights are damaged or incomplete.
+        """
+        import torch
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        model: Any = None
+        try:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                self.path,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=getattr(torch, dtype),
+                output_loading_info=True,
+            )
+            model, info = loaded
+            absent = sorted(info["missing_keys"]) + sorted(str(k) for k in info["mismatched_keys"])
+            wrong = f"{len(absent)} tensors missing or of another shape: {', '.join(absent[:3])}" if absent else ""
+        except Exception as e:  # noqa: BLE001  a damaged file or an unfit configuration may raise anything
+            wrong = message_of(e)
+        if wrong:
+            raise BadInput(
+                f"the model in {self.path} cannot be loaded",
+                found=wrong,
+                expected="every tensor that config.json describes (a missing one would be random), and memory for them",
+                next_step="copy the folder again; bfloat16 halves the memory",
+            )
+        return model.to(torch.device(device)).eval()
+
+
+def find_model(path: Path, flag: str = "--model") -> ModelFolder:
+    """Check a model's folder, which the option `flag` named, and load its tokenizer.
 
     Raises:
         BadInput: it is not there or lacks a file, has its weights pickled only, needs code of its own, or its tokenizer
@@ -46,7 +84,7 @@ def find_model(path: Path) -> ModelFolder:
     """
     if lacking := missing_files(path, tokenizer=TOKENIZER):
         raise BadInput(
-            "--model is no whole model",
+            f"{flag} is no whole model",
             found=f"no {', '.join(lacking[:5])} in {path}",
             expected="config.json, tokenizer.json and all *.safetensors (pickled weights are never read)",
             next_step="stapo-train export --checkpoint RUN --out DIR, or hf download ORG/NAME --local-dir DIR",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
-from stapo_results.errors import BadInput, message_of
+from stapo_results.errors import BadInput
 from stapo_results.token_log import LogHeader
 from stapo_training.probe.encoding import ModelFolder, Tokens
 from stapo_training.probe.responses import Response
@@ -16,7 +15,7 @@ from stapo_training.selection.selectors import silence_spurious
 from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution
 from stapo_training.token_log.rows import MiniBatch
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 TOP = 5
 _CHECKED = 16
 """Tokens of the first response at which the model's own logits are compared with those of its output layer."""
@@ -45,27 +44,7 @@ class Scorer:
     """
 
     def __init__(self, model: ModelFolder, *, dtype: str, device: str):
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                model.path, use_safetensors=True, trust_remote_code=False, dtype=DTYPES[dtype], output_loading_info=True
-            )
-            self.model, info = loaded
-            absent = sorted(info["missing_keys"]) + sorted(str(k) for k in info["mismatched_keys"])
-            wrong = f"{len(absent)} tensors missing or of another shape: {', '.join(absent[:3])}" if absent else ""
-        except Exception as e:  # noqa: BLE001  a damaged file or an unfit configuration may raise anything
-            wrong = message_of(e)
-        if wrong:
-            raise BadInput(
-                f"the model in {model.path} cannot be loaded",
-                found=wrong,
-                expected="every tensor that config.json describes (a missing one would be random), and memory for them",
-                next_step="copy the folder again; --dtype bf16 halves the memory",
-            )
-        self.model.to(torch.device(device)).eval()
+        self.model = model.load(DTYPES[dtype], device)
         self.device, self.folder = device, model.path
         self.head = self.model.get_output_embeddings()
 

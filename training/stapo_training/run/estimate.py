@@ -44,7 +44,7 @@ class Need:
     lower: str
 
 
-def memory(config: Any, shape: Shape, card: float | None, host: float) -> Need:
+def memory(config: Any, shape: Shape, card: float | None, host: float, validation: int = 0) -> Need:
     """The moment with the least room.
 
     Vocabulary-wide tensors of the log-probability passes and vLLM's own share are left out: the first hold less than
@@ -52,11 +52,12 @@ def memory(config: Any, shape: Shape, card: float | None, host: float) -> Need:
 
     Args:
         card, host: GiB of a GPU (None: a machine without one) and of a machine.
+        validation: samples of a validation pass.
 
     Raises:
         BadInput: too little memory, with both numbers and the settings that lower it.
     """
-    found = _of_cpu(config, shape, host) if card is None else _of_gpus(config, shape, card, host)
+    found = _of_cpu(config, shape, host, validation) if card is None else _of_gpus(config, shape, card, host)
     tight = min(found, key=lambda n: n.limit - n.gib)
     if tight.gib > tight.limit:
         raise BadInput(
@@ -129,19 +130,20 @@ def _of_gpus(config: Any, s: Shape, card: float, host: float) -> list[Need]:
     ]
 
 
-def _of_cpu(config: Any, s: Shape, limit: float) -> list[Need]:
+def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
     """A machine without a GPU: every rank, the rollout and Ray's store share the host memory.
 
     Three tensors of (tokens, vocabulary) live at the loss: padded logits, those without padding, the gradient.
     Embedding and head are there four times more in a backward pass: gathered, their gradient, and what goes into and
     comes out of its reduction. AdamW's temporaries come when these are gone, and are less. The trainer's weights stay
-    in Ray's store from one step to the next, beside the rollout's copy.
+    in Ray's store from one step to the next, in the rollout's type, beside the rollout's copy.
     """
     a, ranks = config.actor_rollout_ref, int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     w, tokens, longest, beside = _sizes(config, s)
-    sampled, places = _width(a.rollout.dtype), int(a.rollout.max_num_seqs)
+    sampled, samples = _width(a.rollout.dtype), max(int(config.data.train_batch_size) * int(a.rollout.n), validation)
+    places = min(int(a.rollout.max_num_seqs), samples)
     reference = bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-    each = MASTER + GRADIENT + MOMENTS + MASTER * reference + FREED + MASTER + sampled
+    each = MASTER + GRADIENT + MOMENTS + MASTER * reference + FREED + 2 * sampled
     resident = each * s.parameters / GIB + CPU_PROCESSES_GIB + CPU_RANK_GIB * (ranks - 1)
     layer = s.saved_bytes_per_token(w)
     kept = w * s.hidden * s.layers + layer if a.model.enable_gradient_checkpointing else layer * s.layers

@@ -38,7 +38,7 @@ _MAY_DIFFER = (
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best", "by_size.", "trainer.total_epochs"),
     "trainer.val_before_train",  # a run that has begun does not validate at step 0
-    "run.cpu_dtype",  # the types that follow from it may not
+    *("run.cpu_dtype", "run.cpu_threads"),  # what follows from them may not
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
 many checkpoints are made and kept, how data and weights travel."""

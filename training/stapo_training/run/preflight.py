@@ -34,6 +34,7 @@ from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import MINI, is_miniature_size
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
+from stapo_training.artifacts.fetch import MODELS
 from stapo_training.artifacts.weights import is_hub_id, missing_files
 from stapo_training.data.rows import RECORD, DataRecord, is_set_as_mathematics, parquet_content_sha256, plain_gold
 from stapo_training.methods import advantage_from, proxy_from, selector_from
@@ -179,7 +180,7 @@ def examine(config: Any) -> Preflight:
     if not found.shape:
         return found
     if config.run.check_memory and (card or config.trainer.device == "cpu"):
-        found.memory = checks.attempt("memory", estimate.memory, config, found.shape, card, host)
+        found.memory = checks.attempt("memory", estimate.memory, config, found.shape, card, host, found.validation)
     each, fetched = checkpoint_gib(config, found.shape.parameters), 0.0
     if is_hub_id(str(a.model.path)) and not isinstance(_cached(a.model.path, config.run.model_revision), str):
         fetched = _HUB * found.shape.parameters / GIB
@@ -377,6 +378,8 @@ def _slides(facts: Mapping[str, Any]) -> bool:
 def how_to_make(config: Any, path: Path | None = None) -> str:
     """The command that makes a run's missing file, or its missing model (no path)."""
     of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
+    if path is None and config.run.size in MODELS:
+        return f"stapo-train fetch {config.run.size}"
     if not is_miniature_size(config.run.size) or of_data:
         return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
     base, world = config.run.base or "DIR", config.run.size.removeprefix(MINI).removeprefix("-")
@@ -416,7 +419,7 @@ def check_model(config: Any) -> str:
             "the model is not there" if not folder.exists() else "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",
             expected="a Hugging Face model folder with all its weights",
-            next_step=how_to_make(config) if is_miniature_size(config.run.size) else named,
+            next_step=how_to_make(config) if is_miniature_size(config.run.size) or config.run.size in MODELS else named,
         )
     label = folder / "stapo.json"  # three worlds have a base of one architecture
     size = store.read_json(label, Labels).size if label.exists() else config.run.size

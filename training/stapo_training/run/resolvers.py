@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.provenance import fast_bf16, usable_cores
 from stapo_results.schema import SETTINGS
@@ -118,6 +119,27 @@ def cpu_dtype(width: str = "long", *, _root_: Any) -> str:
     return found if width == "long" else known[found]
 
 
+def fetched(model: str) -> str:
+    """`${fetched:MODEL}`: where `stapo-train fetch MODEL` puts a model."""
+    return str(store.cache_folder() / model / "model")
+
+
+def cpu_threads(processes: int, *, _root_: Any) -> int:
+    """`${cpu_threads:PROCESSES}`: torch's threads of each of so many processes, as `run.cpu_threads` says or from this
+    machine's cores.
+
+    Raises:
+        BadInput: run.cpu_threads is no number from 1 on.
+    """
+    asked = _root_.run.cpu_threads
+    if asked == "auto":
+        return max(1, usable_cores() // int(processes))
+    if type(asked) is not int or asked < 1:
+        expected = "auto, or a number from 1 on"
+        raise BadInput("unknown run.cpu_threads", found=asked, expected=expected, next_step="run.cpu_threads=auto")
+    return asked
+
+
 def validates(*, _root_: Any) -> bool:
     """`${validates:}`: whether trainer.test_freq asks for validations; the one before the training is one of them."""
     return int(_root_.trainer.test_freq) > 0
@@ -135,5 +157,6 @@ def register() -> None:
     from omegaconf import OmegaConf
 
     of_numbers = (per_rank, product, portion)
-    for function in (*of_numbers, of_size, ray_cpus, optimizer_threads, planted_ids, validation, validates, cpu_dtype):
+    of_machine = (ray_cpus, optimizer_threads, cpu_dtype, cpu_threads, fetched)
+    for function in (*of_numbers, *of_machine, of_size, planted_ids, validation, validates):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -22,6 +22,7 @@ from stapo_results.schema import SETTINGS
 from stapo_results.seeds import derive_seed
 from stapo_training.verl_ext.platform import fix_arithmetic
 from stapo_training.verl_ext.step_tokens import stop_tokens
+from stapo_training.verl_ext.transfer import TIED
 
 NAME = "stapo_cpu"
 _STORED = ("uid", "session_id", "data_source", "reward_model", "extra_info")
@@ -54,8 +55,8 @@ class LocalRollout:
         fix_arithmetic(int(self.rollout.engine_kwargs[NAME].threads))
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self.model_config, tokenizer = model.hf_config, model.tokenizer  # with actor_rollout_ref.model.override_config
-        made = AutoModelForCausalLM.from_config(self.model_config, attn_implementation="sdpa")
-        self.model = made.to(getattr(torch, self.rollout.dtype)).eval()
+        dtype = getattr(torch, self.rollout.dtype)
+        self.model = AutoModelForCausalLM.from_config(self.model_config, attn_implementation="sdpa", dtype=dtype).eval()
         self.stops = stop_tokens(tokenizer, path)
         self.builder = create_continuous_token_builder(
             tokenizer,
@@ -90,7 +91,7 @@ class LocalRollout:
             RunFailed: they are another model's.
         """
         result = self.model.load_state_dict(state, strict=False)
-        tied = {"lm_head.weight"} if self.model_config.tie_word_embeddings else set()
+        tied = {TIED} if self.model_config.tie_word_embeddings else set()
         if result.unexpected_keys or set(result.missing_keys) - tied:
             raise RunFailed(
                 "the trainer's weights do not fit the rollout's model",

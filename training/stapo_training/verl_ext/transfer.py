@@ -14,6 +14,9 @@ import ray
 
 from stapo_results.errors import RunFailed
 
+TIED = "lm_head.weight"
+"""The second name of the embedding where the two are tied; it does not travel."""
+
 
 def wait_for_ranks(pending: Sequence[Any], limit_s: float, step: int) -> list[Any]:
     """What every rank returned once it has sent its weights; `pending` are Ray's references, a rank each.

@@ -26,6 +26,7 @@ from stapo_training.verl_ext import advantages, losses
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.mini_batch import gather
 from stapo_training.verl_ext.platform import fix_arithmetic, settle
+from stapo_training.verl_ext.transfer import TIED
 
 assert losses  # imported because it registers
 
@@ -186,8 +187,13 @@ class StapoWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)  # type: ignore[attr-defined]
     def full_weights(self) -> dict[str, torch.Tensor]:
-        """The model's whole weights, in its own names; empty on every rank but the first."""
+        """The model's whole weights in its own names and in the rollout's type; empty on every rank but the first."""
         weights, _ = self.actor.engine.get_per_tensor_param()
-        first = dist.get_rank() == 0
+        first, dtype = dist.get_rank() == 0, getattr(torch, self.config.rollout.dtype)
+        tied = self.actor.model_config.hf_config.tie_word_embeddings  # a second name of the embedding
         # every rank iterates: building a tensor is a collective call
-        return {name: tensor.detach().cpu().contiguous() for name, tensor in weights if first}
+        return {
+            name: tensor.detach().to("cpu", dtype).contiguous()
+            for name, tensor in weights
+            if first and not (tied and name == TIED)
+        }

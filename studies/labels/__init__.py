@@ -1,1 +1,0 @@
-"""Are the rare tokens that S2T silences in natural text harmful?"""

@@ -1,0 +1,193 @@
+"""Which prompts a model can learn from: an offline difficulty filter.
+
+A prompt whose responses are all right, or all wrong, has no advantage and moves nothing. So a model samples each of a
+draw of prompts a few times, as in its first training step, and those stay of which some samples are right and some are
+wrong. What it leaves in the folder of `stapo-train data`:
+
+    samples.jsonl   a line a sample (`Sample`); what is there is not made again
+    reach.json      of each drawn prompt how many samples were right (`Reach`)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from stapo_results import provenance, store, terminal
+from stapo_results.checks import Checks
+from stapo_results.errors import BadInput
+from stapo_results.schema import Record
+from stapo_results.seeds import derive_seed
+from stapo_training.artifacts.fetch import MODELS
+from stapo_training.data.rows import verl_rows
+from stapo_training.data.source import Prompt
+from stapo_training.probe.encoding import ModelFolder, find_model
+from stapo_training.run.preflight import find_shape
+from stapo_training.run.resolvers import fetched
+
+SAMPLES, RECORD = "samples.jsonl", "reach.json"
+ROWS = 64
+"""Responses at a time."""
+_OF_A_STEP = 0.5
+"""The linear layers' share of the time of a step of the sampler; the rest is attention, the draw and the prompts."""
+_TIMED = 512
+"""Rows of the linear layer that is timed: as many as make a processor's speed, whatever it does to the weights."""
+_LENGTH = 0.75
+"""A mean response as a share of the longest, where a quarter is cut: MATH on Qwen2.5-Coder-0.5B."""
+
+
+class Sample(Record):
+    """One response: its seed, whether the reward is that of a right one, how it ended, and its tokens."""
+
+    problem_id: str
+    sample: int
+    seed: int
+    right: bool
+    finish_reason: Literal["stop", "length"]
+    tokens: int
+
+
+class Reach(Record):
+    """reach.json. model: the hashes of its weights. rights: of `samples` of each drawn prompt, in the order drawn."""
+
+    model: str
+    dtype: str
+    decoding: dict[str, float]
+    seed: int
+    samples: int
+    reward: str
+    rights: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is drawn and sampled: `draw` prompts, `samples` responses to each, of at most `max_tokens` tokens."""
+
+    model: str
+    draw: int = 500
+    samples: int = 4
+    max_tokens: int = 512
+    seed: int = 0
+
+    @cached_property
+    def folder(self) -> ModelFolder:
+        """The model, by its folder or by the name under which `stapo-train fetch` keeps it.
+
+        Raises:
+            BadInput: it is not whole, or a number is out of range.
+        """
+        for flag, least in {"draw": 1, "samples": 2, "max-tokens": 1}.items():
+            if (value := getattr(self, flag.replace("-", "_"))) < least:
+                expected = f"{least} or more"
+                raise BadInput(f"--{flag} is too small", found=value, expected=expected, next_step=f"raise --{flag}")
+        known = self.model in MODELS and not Path(self.model).exists()
+        return find_model(Path(fetched(self.model) if known else self.model), flag="--within-reach")
+
+    @cached_property
+    def place(self) -> tuple[str, str]:
+        """Device and dtype: on a CPU the dtype in which it is faster."""
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return device, "bfloat16" if device == "cuda" or provenance.fast_bf16() else "float32"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What decides the samples, for the run's record; the model is known by its hashes."""
+        import torch
+
+        device, dtype = self.place
+        numbers = {"draw": self.draw, "samples": self.samples, "max_tokens": self.max_tokens}
+        return numbers | {"device": device, "dtype": dtype, "threads": torch.get_num_threads()}
+
+    def drawn(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """The prompts that are sampled: the same of every order of the source."""
+        return sorted(prompts, key=lambda p: derive_seed(self.seed, "within reach", p.problem_id))[: self.draw]
+
+    def plan(self, prompts: Sequence[Prompt]) -> str:
+        """How much is sampled, and how long it takes by this machine's time for a linear layer."""
+        import torch
+
+        samples, tokens = len(self.drawn(prompts)) * self.samples, int(_LENGTH * self.max_tokens)
+        said = f"{samples} samples of at most {self.max_tokens} tokens, about {samples * tokens:,} tokens"
+        device, dtype = self.place
+        if device != "cpu":
+            return f"{said}; the time of a GPU is not known"
+        if (shape := Checks().attempt("shape", find_shape, str(self.folder.path))) is None:
+            return f"{said}; the time of this model family is not known"
+        weight = torch.zeros(shape.intermediate, shape.hidden, dtype=getattr(torch, dtype))
+        input, seconds = torch.zeros(_TIMED, shape.hidden, dtype=weight.dtype), []
+        for _ in range(10):
+            began = time.perf_counter()
+            torch.nn.functional.linear(input, weight)
+            seconds.append(time.perf_counter() - began)
+        a_second = _OF_A_STEP * _TIMED / min(seconds) * weight.numel() / shape.parameters
+        whole = terminal.duration(samples * tokens / a_second)
+        return f"{said}: {whole} at {a_second:.0f} a second ({dtype}; the lengths and what else runs decide)"
+
+    def rights(self, prompts: Sequence[Prompt], out: Path) -> dict[str, int]:
+        """How many samples of each drawn prompt are right; those that `out` lacks are made first.
+
+        Raises:
+            BadInput: the model cannot be loaded, or has no chat template.
+        """
+        drawn, path = self.drawn(prompts), out / SAMPLES
+        store.repair(path, Sample)
+        done = {(s.problem_id, s.sample): s for s in store.read(path, Sample)} if path.exists() else {}
+        if missing := [(p, i) for p in drawn for i in range(self.samples) if (p.problem_id, i) not in done]:
+            done |= self._sampled(missing, path, len(done))
+        lines = [done[p.problem_id, i] for p in drawn for i in range(self.samples)]
+        store.write_atomic(path, "".join(store.to_line(s) + "\n" for s in lines))
+        rights = {p.problem_id: sum(done[p.problem_id, i].right for i in range(self.samples)) for p in drawn}
+        found = Reach(
+            model=self.folder.revisions["model"],
+            dtype=self.place[1],
+            decoding={"temperature": 1.0, "top_p": 1.0, "max_tokens": self.max_tokens},
+            seed=self.seed,
+            samples=self.samples,
+            reward="strict_box",
+            rights=rights,
+        )
+        store.write_json(out / RECORD, found)
+        return rights
+
+    def _sampled(self, missing: Sequence[tuple[Prompt, int]], path: Path, done: int) -> dict[tuple[str, int], Sample]:
+        """The missing samples, each on disk as soon as it has ended."""
+        from stapo_results.generation import Drawing, Sampler
+        from stapo_results.stop_tokens import stop_token_ids
+        from stapo_training.reward import compute_score
+
+        device, dtype = self.place
+        tokenizer, model = self.folder.tokenizer, self.folder.load(dtype, device)
+        sampler = Sampler(model, ROWS, stop_token_ids(tokenizer, model.generation_config.eos_token_id))
+        asked: dict[Hashable, tuple[Prompt, int, int]] = {}
+        for p, i in missing:
+            seed = derive_seed(self.seed, "within reach", p.problem_id, i)
+            (row,) = verl_rows([(p.problem, p.gold, p.problem_id)], data_source="", split="train")
+            prompt = self.folder.prompt(row["prompt"], p.problem_id)
+            sampler.add((p.problem_id, i), prompt, seed, Drawing(), self.max_tokens)
+            asked[p.problem_id, i] = p, i, seed
+        found, total = dict[tuple[str, int], Sample](), done + len(missing)
+        try:
+            with store.Journal(path) as journal, terminal.Display() as display:
+                while len(sampler):
+                    made = []
+                    for key, response in sampler.step():
+                        if isinstance(response, Exception):
+                            raise response
+                        p, i, seed = asked[key]
+                        text = tokenizer.decode(response.token_ids, skip_special_tokens=True)
+                        right = bool(compute_score("", text, p.gold)["acc"])
+                        ended = {"finish_reason": response.finish_reason, "tokens": len(response.token_ids)}
+                        made.append(Sample(problem_id=p.problem_id, sample=i, seed=seed, right=right, **ended))
+                    journal.append(made)
+                    found |= {(s.problem_id, s.sample): s for s in made}
+                    terminal.report_progress("data", done + len(found), total)
+                    display.show(f"{done + len(found):,} of {total:,} samples", (done + len(found)) / total)
+        finally:
+            sampler.close()
+        return found
