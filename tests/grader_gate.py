@@ -13,15 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from near_misses import CASES, benchmark_golds, gold_of, near_misses, options_of, variants
 
-from stapo_eval import bench
 from stapo_eval.grading.pool import Item, Limits, Pool
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import Options
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # studies are run from the clone, not installed
+from studies.bench import evaluating
 
 Set = Iterator[tuple[str, Item]]
 
@@ -40,7 +43,7 @@ def near_misses_of_cases() -> Set:
 
 
 def made_up(data_dir: Path) -> Set:
-    for i, x in enumerate(bench.responses(data_dir, steps=1)):
+    for i, x in enumerate(evaluating.responses(data_dir, steps=1)):
         yield str(i), x.item
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"stapo_results": "results", "stapo_training": "training", "stapo_eval": "eval", "stapo_repro": "repro"}
+PACKAGES |= {"studies": "."}
 
 
 def modules() -> dict[str, Path]:

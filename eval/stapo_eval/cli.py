@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import tyro
 
@@ -121,31 +121,6 @@ def grade(
     return 0
 
 
-def known(
-    source: tyro.conf.Positional[str],
-    clone: str = "",
-    data_dir: str = "",
-    out: str = "results/records/known",
-    presets: tuple[Preset, ...] = get_args(Preset),
-) -> int:
-    """Recompute published scores from public responses: by the rule they were published by, and by each preset.
-
-    Args:
-        source: skythought, evalchemy, prime, or a YAML file of another (eval/stapo_eval/known.yaml shows how).
-        clone: Folder with a git clone of the source's repository; if empty, its commit is fetched from GitHub.
-        data_dir: Directory with the benchmarks' files; if empty, $STAPO_DATA_DIR, else the hub.
-        out: Folder for the record, SOURCE.json; it holds counts and hashes, and no response.
-        presets: Rule graders to grade by, beside `ours`.
-    """
-    from stapo_eval.known import recompute
-    from stapo_eval.show import print_known
-
-    began = time.perf_counter()
-    print_known(recompute(source, clone, data_dir, out, presets))
-    print(f"{duration(time.perf_counter() - began)}; the record is in {out}")
-    return 0
-
-
 def compare(
     first: tyro.conf.Positional[Path], second: tyro.conf.Positional[Path], benchmarks: str = "", out: str = ""
 ) -> int:
@@ -193,42 +168,13 @@ def export(run: str, to: Literal["inspect", "responses"], out: str, data_dir: st
     return 0
 
 
-def bench(
-    out: str = "results/records/bench", data_dir: str = "", model: str = "", repeats: int = 3, quick: bool = False
-) -> int:
-    """Measure grading beside math-verify or, with --model, a whole evaluation beside the usual loop; with a record.
-
-    Args:
-        out: The record is in grading/ or evaluation/ below it.
-        data_dir: Directory with the benchmarks' JSONL files; if empty, $STAPO_DATA_DIR, else problems of our own.
-        model: Folder of a small model, such as the miniature's, that is evaluated on six benchmarks of sums.
-        repeats: Number of measurements of each way.
-        quick: Measure a twentieth of the work once, to try the command.
-    """
-    from stapo_eval import bench as measure
-    from stapo_results import benching
-    from stapo_results.benchmarks import find_data_dir
-
-    times, share = (1, 0.05) if quick else (repeats, 1.0)
-    if model:
-        found = measure.bench_evaluation(Path(out) / "evaluation", model, times, share)
-    else:
-        found = measure.bench_grading(Path(out) / "grading", find_data_dir(data_dir), times, share)
-    rows = [
-        [r.name, f"{r.seconds:.2f}", benching.spread(r), *map("{:.4g}".format, r.values.values())] for r in found.rows
-    ]
-    print(benching.text([["way", "seconds", "ratio", *found.rows[0].values], *rows]))
-    print(*(f"{name}: {value}" for name, value in found.labels.items()), sep="\n")
-    return 0
-
-
-_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, known, compare, benchmarks, export, bench)}
+_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, compare, benchmarks, export)}
 
 
 def main(args: list[str] | None = None) -> int:
     """Entry point; returns the exit code (see `stapo_results.errors`)."""
     words = sys.argv[1:] if args is None else args
-    grades = words[:1] in (["grade"], ["known"])  # what they need is small: no model runs
+    grades = words[:1] == ["grade"]  # what it needs is small: no model runs
     return run_main(lambda: _command(words), extra="grade" if grades else "eval")
 
 

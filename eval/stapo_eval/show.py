@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stapo_results import known, store, terminal
+from stapo_results import store, terminal
 from stapo_results.answers import last_boxed
 from stapo_results.schema import Run, Sample
 from stapo_results.terminal import Display
@@ -126,13 +126,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     console = Console(markup=False)
     console.width = max(console.width, _WIDTH)
     console.print(table)
-
-
-def print_known(found: known.KnownScores) -> None:
-    """A source's scores by benchmark, why ours differ, and what the tables do not show."""
-    for title, (head, *rows) in (("Scores in percent", known.scores(found)), ("Why ours differs", known.causes(found))):
-        print_table(title, head, rows, text_columns=1)
-    print(*known.notes(found), sep="\n")
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:

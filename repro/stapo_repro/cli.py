@@ -37,7 +37,7 @@ def _check_out(out: Path | None, records: Sequence[Path] = ()) -> None:
 
 
 def tables(records: Records = (), of: Of = None, out: Path | None = None, check: bool = False) -> int:
-    """Regenerate the main table (Markdown, LaTeX, CSV, JSON), and those of testbed, tokens and audit.
+    """Regenerate the main table (Markdown, LaTeX, CSV, JSON), and those of testbed and tokens.
 
     Args:
         out: Where to write. Default: results/tables, and the README's table.
@@ -132,21 +132,6 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
     return 0
 
 
-def audit(table: Path | None = None) -> int:
-    """Check the numbers of a printed table against each other.
-
-    Args:
-        table: A table in the form of results/paper/main_table.json. Default: that table, with the paper's claims.
-    """
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    from stapo_repro import audit
-
-    Console().print(Markdown(audit.page(table, "stapo-repro audit")))
-    return 0
-
-
 def gpu_check(cpu: bool = False, out: Path = Path("runs/gpu-check")) -> int:
     """The suite's own commands on this machine's GPU, small: what passed, and a record to send back.
 
@@ -162,7 +147,7 @@ def gpu_check(cpu: bool = False, out: Path = Path("runs/gpu-check")) -> int:
 _OF_THE_DRIVER = (request.miniature, request.of_testbed, request.run)
 _COMMANDS = {
     f.__name__.removeprefix("of_").replace("_", "-"): f
-    for f in (tables, figures, audit, report, *_OF_THE_DRIVER, collect, tokens, gpu_check)
+    for f in (tables, figures, report, *_OF_THE_DRIVER, collect, tokens, gpu_check)
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from stapo_repro import audit, labels, paper, read
+from stapo_repro import paper, read
 from stapo_repro.figures import paper as figures
 from stapo_repro.figures.groups import Group, groups
 from stapo_repro.figures.style import Sketch
@@ -20,8 +20,8 @@ from stapo_repro.testbed import claims
 from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.text import code_shown, grid
-from stapo_repro.tokens import readers, tables
-from stapo_results import generated, known
+from stapo_repro.tokens import tables
+from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_results.schema import Bench, Run
 from stapo_results.store import read_json
@@ -29,11 +29,6 @@ from stapo_results.store import read_json
 ExperimentName = Literal["main", "testbed"]
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
-_KNOWN = """Public responses with published scores, graded again by `stapo-eval known`
-([how](../../docs/evaluation.md#known-scores)). "To the digit": how many published
-scores the source's rule, restated here, gives. "Joined": how many problems of a file have the very text of one of ours.
-The further scores are of these alone: means over models, in percent, by the source's verdicts, then by our presets
-against our own gold answers. "Ours alone", "source alone": responses that one side alone calls right."""
 
 
 def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:
@@ -54,7 +49,7 @@ def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
 
 
 def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
-    """The tables of one or both experiments; those of the committed records with the audit and the README's blocks.
+    """The tables of one or both experiments; those of the committed records with the README's blocks.
 
     Raises:
         BadInput, RecordError: as reading the records does.
@@ -66,29 +61,14 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         table = build.build(read.load_cells(*roots(records)), paper.load())
         texts = {f"main_table.{kind}": written(table) for kind, written in write.FORMS.items()}
         runs, logged = (read.load_training_runs(*roots(records, but)) for but in ("", read.METHODS))
-        labelled = records[0] if records else _RECORDS / read.LABELS
-        texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
+        texts["tokens.md"] = tables.tables(runs, logged)
         if not out:
-            texts["audit.md"] = audit.page()
-            texts["known.md"], texts["gpu.md"] = _known_scores(), _on_gpus()
+            texts["gpu.md"] = _on_gpus()
             generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
     if "testbed" in named:
         value = load_testbed(records)
         texts |= {"testbed.md": testbed.to_markdown(value), "testbed.json": testbed.to_json(value)}
     return files | {folder / name: text.encode() for name, text in texts.items()}
-
-
-def _known_scores() -> str:
-    """The page of the published scores that were recomputed."""
-    lines = ["# Published scores, recomputed", "", _KNOWN, ""]
-    for path in sorted((_RECORDS / "known").glob("*.json")):
-        found = read_json(path, known.KnownScores)
-        code = code_shown(found.code_commit, bool(found.code_dirty))
-        made = f"Record: [known/{path.name}](../records/known/{path.name}), code {code}."
-        lines += [f"## {found.source}", "", *(f"- {note}" for note in (*known.notes(found), made)), ""]
-        for head, *rows in (known.scores(found), known.causes(found)):
-            lines += [*grid(head, rows), ""]
-    return "\n".join(lines)
 
 
 def _on_gpus() -> str:
@@ -140,8 +120,6 @@ def figure_files(
     if "main" in named:
         experiment = _experiment(records)
         drawn += figures.draw(experiment, only, kinds, committed)
-        if not records and (not only or "tokens" in only):
-            drawn += _labelled(kinds)
         if renewed:
             listing = figures.listing(experiment)
     if "testbed" in named:
@@ -156,13 +134,3 @@ def figure_files(
         generated.renew(files, folder / "README.md", "paper", listing)
         generated.renew(files, folder / "README.md", "figures", figures.gallery(drawn))
     return files
-
-
-def _labelled(kinds: Sequence[str]) -> list[Sketch]:
-    """The figures of the labelled sample's probe, whose captions say whose responses they show."""
-    folder = _RECORDS / read.LABELS
-    base = read_json(folder / "base" / "run.json", Run).config
-    asked = ", ".join(sorted({labels.benchmark_label(c.record.cell.benchmark) for c in read.load_cells([folder])}))
-    name, steps = labels.size_label(base["size"]), base["plan"]["warm_up"]
-    what = f"{name} after {steps} steps of warm-up on the benchmark {asked}, not a result of the paper."
-    return figures.of_probe(folder / "probe", what, kinds)

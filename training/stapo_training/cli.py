@@ -134,40 +134,11 @@ def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32")
     export(checkpoint, out, dtype)
 
 
-def bench(out: Path, repeats: int = 5, quick: Annotated[bool, Flag] = False) -> None:
-    """Time the ways of selecting against JustRL's update, in one run; a record of it.
-
-    Args:
-        out: Folder for the record (run.json, bench.json).
-        repeats: How often everything is timed; the fastest counts.
-        quick: Small sizes, one repeat: shows that it runs, measures nothing.
-    """
-    from stapo_training.bench import bench
-
-    bench(out, repeats, quick=quick)
-
-
 def probe(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     """Score existing responses with a model: the token log of a training, without a training. See docs/tokens.md."""
     from stapo_training.probe.run import probe
 
     probe(options)
-
-
-def theory(run: Path | None = None, out: Path | None = None, seed: int = 0, draws: int = 3) -> None:
-    """Check the paper's lemmas and bounds by number: on random and extreme distributions, and on a run's tokens.
-
-    Args:
-        run: A folder with a token log, of a training or of a probe: how tight the bounds are on its tokens.
-        out: Folder for the record (run.json, theory.json); without it the tables are printed only.
-        seed: Decides the random distributions.
-        draws: How often each family is drawn at a vocabulary below 10,000.
-    """
-    from stapo_training.theory.run import run as check_theory
-
-    if draws < 1:
-        raise BadInput("--draws is too small", found=draws, expected="1 or more", next_step="raise it")
-    check_theory(seed, draws, source=run, out=out)
 
 
 def methods(method: Annotated[str | None, tyro.conf.Positional] = None, records: Path | None = None) -> None:
@@ -216,7 +187,7 @@ def configs(results: Path = Path("results"), check: bool = False) -> int:
     return pages.write(results, check=check)
 
 
-_COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, theory, methods, check, bench, configs)}
+_COMMANDS = {f.__name__: f for f in (base, fetch, data, export, probe, methods, check, configs)}
 
 
 def main() -> int:

@@ -30,7 +30,6 @@ _README = "testbed_costly"
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),
     *("miniature_tokens_quadrants", "miniature_planted", "smollm2-135m_training_curves", "smollm2-135m_forest"),
-    *("probe_tokens_density", "probe_tokens_quadrants"),
     *(f"testbed_{x}" for x in ("rates", "costly", "long", "claims")),
 )
 """The pictures of results/figures: those that carry a finding. Besides, every one of the paper's sizes."""
@@ -186,20 +185,6 @@ def draw(
     known = (*_COMMITTED, "paper_", *_SIZES)
     with style():
         return [save(s, kinds) for s in sketches(of, only) if not committed or s.name.startswith(known)]
-
-
-def of_probe(folder: Path, what: str, kinds: Sequence[str] = ()) -> list[Sketch]:
-    """Density and gradient norms of a probe.
-
-    Args:
-        what: first sentence of the captions: whose responses they are.
-        kinds: formats, as `save`.
-    """
-    log = load(folder)
-    with style():
-        found = tokens.density(log), tokens.quadrant_bars(log)
-        return [save(replace(s, name=f"probe_{s.name}", title=f"{s.title} of one model's responses",
-                             caption=f"{what} {s.caption}"), kinds) for s in found]  # fmt: skip
 
 
 def readme_block(drawn: Sequence[Sketch]) -> str:

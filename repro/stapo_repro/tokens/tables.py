@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun
 from stapo_repro.text import escape, grid
-from stapo_repro.tokens import masks, numbers, readers
+from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, load, run_label
 from stapo_repro.tokens.masks import Line, Number
 from stapo_results import token_log
@@ -35,13 +34,12 @@ def small_percent(share: float, digits: int = 4) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def tables(runs: Sequence[TrainingRun], logged: Sequence[TrainingRun], labelled: Path) -> str:
+def tables(runs: Sequence[TrainingRun], logged: Sequence[TrainingRun]) -> str:
     """results/tables/tokens.md.
 
     Args:
         runs: of the main experiment, whose planted words are counted.
         logged: all runs that may have a token log.
-        labelled: the readers' labels.json; it may be missing.
 
     Raises:
         RecordError: a log or record is damaged, lacks rows, or two logs have other planted words.
@@ -52,7 +50,6 @@ def tables(runs: Sequence[TrainingRun], logged: Sequence[TrainingRun], labelled:
         "What the masks silence of the planted words (a tiny model on additions)": planted(runs),
         "Mismatch of sampler and trainer": mismatches(logged),
         "Rare tokens of the small model": rare_tokens(small),
-        "Rare tokens labelled by two readers": readers.section(labelled) if labelled.exists() else [_NO_RUN],
     }
     lines = ["# Tokens", "", "How each section is made, and what it says: `docs/tokens.md`."]
     for title, text in sections.items():

@@ -25,10 +25,10 @@ from stapo_eval.grading.rules import Options, Preset, grader_version
 from stapo_results import provenance, store
 from stapo_results.benchmarks import find_data_dir, load
 from stapo_results.errors import BadInput, meant
-from stapo_results.known import KnownFile, KnownScores
 from stapo_results.runs import check_folder
 from stapo_results.statistics import clustered
 from stapo_results.terminal import Display
+from studies.known.scores import KnownFile, KnownScores
 
 SOURCES = Path(__file__).with_name("known.yaml")
 _TOLERANCE = 1e-4  # relative, of the rule `numbers`
@@ -315,7 +315,7 @@ def _mean(verdicts: Sequence[bool]) -> float | None:
 
 
 def recompute(name: str, clone: str, data_dir: str, out: str, presets: Sequence[Preset]) -> KnownScores:
-    """The command `stapo-eval known`: recompute a source's scores and write the record; raises as its parts."""
+    """Recompute a source's scores and write the record; raises as its parts."""
     name, source = find_source(name)
     check_folder(out, "--out")
     found = known_scores(name, source, Path(clone) if clone else fetch(source), find_data_dir(data_dir), presets)

@@ -1,4 +1,4 @@
-"""`stapo-train theory`: the record of the check, its text, and the command.
+"""`python -m studies.theory`: the record of the check, its text, and the command.
 
 The statements are checked on random and extreme distributions, the bounds also on a run's tokens.
 """
@@ -14,9 +14,9 @@ from pydantic import Field
 
 from stapo_results import provenance, runs, store
 from stapo_results.schema import Record
-from stapo_training.theory import tightness
-from stapo_training.theory.checks import VOCABULARIES, TheoryRow, check
-from stapo_training.theory.tightness import TheoryQuadrant
+from studies.theory import tightness
+from studies.theory.checks import VOCABULARIES, TheoryRow, check
+from studies.theory.tightness import TheoryQuadrant
 
 
 class Theory(Record):

@@ -18,8 +18,8 @@ from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_results.store import read_json
-from stapo_training.theory.formulas import lower_factor, upper_factor
 from stapo_training.token_log.rows import norm_factor
+from studies.theory.formulas import lower_factor, upper_factor
 
 RESOLUTION = 1e-3
 """In units of |w|^2. Float32 statistics give the factor to about 1e-6, so ratios are right to about 1e-3."""

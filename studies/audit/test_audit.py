@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro import audit, cli, paper
+from stapo_repro import paper
+from stapo_results.store import read_json
+from studies.audit import checks, page
+from studies.audit.__main__ import audit
+from studies.command import run
 
 
 @given(st.integers(1, 200), st.integers(0, 10_000))
 def test_the_kind_is_what_counting_all_answers_finds(n, m):
-    every = [Fraction(audit.WHOLE * k, n) for k in range(n + 1)]
-    found = {how for how in audit.ROUNDINGS for x in every if audit.ROUNDINGS[how](x) == m}
+    every = [Fraction(checks.WHOLE * k, n) for k in range(n + 1)]
+    found = {how for how in checks.ROUNDINGS for x in every if checks.ROUNDINGS[how](x) == m}
     kinds = {"half up": "possible", "half even": "possible", "truncation": "only by truncation"}
-    expected = next((kinds.get(how, "only by rounding up") for how in audit.ROUNDINGS if how in found), "impossible")
-    assert audit.kind_of(m, n) == expected
+    expected = next((kinds.get(how, "only by rounding up") for how in checks.ROUNDINGS if how in found), "impossible")
+    assert checks.kind_of(m, n) == expected
 
 
 def test_a_tie_rounds_as_its_kind_says():
-    found = {how: audit.ROUNDINGS[how](Fraction("5312.5")) for how in audit.ROUNDINGS}
+    found = {how: checks.ROUNDINGS[how](Fraction("5312.5")) for how in checks.ROUNDINGS}
     assert found == {"half even": 5312, "half up": 5313, "truncation": 5312, "ceiling": 5313}
 
 
@@ -38,12 +41,12 @@ def table() -> paper.PaperTable:
 
 
 @pytest.fixture(scope="module")
-def claims() -> audit.Claims:
-    return paper.transcribed("claims.json", audit.Claims)
+def claims() -> checks.Claims:
+    return read_json(page.CLAIMS, checks.Claims)
 
 
 def test_grim_finds_seven_of_144(table):
-    counts, found = audit.check_grim(table).grids
+    counts, found = checks.check_grim(table).grids
     assert [row[:3] + row[-1:] for row in found[1:]] == [
         ["Qwen3-8B T=0.7, JustRL, Minerva", "51.03", "impossible", "51.0110, 51.1029"],
         ["Qwen3-14B T=1.0, 20-Entropy, Olympiad", "61.30", "impossible", "61.2760, 61.3131"],
@@ -61,7 +64,7 @@ def test_grim_finds_seven_of_144(table):
 
 
 def test_aime25_has_too_many_multiples_of_a_sixtieth(table):
-    found = audit.check_granularity(table)
+    found = checks.check_granularity(table)
     # binomial tail of 13 or more of 24 at 1/16: its first term is C(24, 13) 15^11 / 16^24 = 2.7e-10; 21 comparisons:
     # five numbers of samples that divide 32, in three columns, and two that divide 4, in three
     assert ["AIME25", "1/60", "13 of 24", "1.5", "6e-09", "coarse steps"] in found.grids[0]
@@ -75,10 +78,10 @@ def test_aime25_has_too_many_multiples_of_a_sixtieth(table):
 
 
 def test_averages_and_marks(table):
-    ((_, (where, printed, _, mean, explained)),) = audit.check_averages(table).grids
+    ((_, (where, printed, _, mean, explained)),) = checks.check_averages(table).grids
     assert (where, printed, mean) == ("Qwen3-14B T=1.0, STAPO, Avg", "67.76", "67.7667")
     assert explained.startswith("truncation; cells with more digits; 89.61 for 89.63 at AMC23")
-    marks, wrong = audit.check_marks(table).grids
+    marks, wrong = checks.check_marks(table).grids
     assert len(wrong) == 1
     assert marks[1:] == [["GRPO", "2", "0"], ["20-Entropy", "0", "0"], ["JustRL", "2", "0"], ["STAPO", "32", "6"]]
 
@@ -86,7 +89,7 @@ def test_averages_and_marks(table):
 def test_claims_and_their_readings(table, claims):
     # 1.7B at T=1.0: 36.85 over JustRL's 31.10 is 18.49 %, 5.75 points; over GRPO's 29.92, 20-Entropy's 29.60 and
     # JustRL's 23.16, 24.49 and 18.49 %, mean 22.05; 6.93, 7.25 and 5.75 points, mean 6.64
-    rows = {r[0]: r[1:] for r in audit.check_claims(table, claims).grids[0][1:]}
+    rows = {r[0]: r[1:] for r in checks.check_claims(table, claims).grids[0][1:]}
     first = "relative, strongest"
     assert rows == {
         "main-t1.0-v1": ["7.13", "11.49", "5.12", "15.98", "7.06", "another version", ""],
@@ -99,13 +102,13 @@ def test_claims_and_their_readings(table, claims):
         "scale-14b-t1.0-v4": ["10.20", "10.20", "6.27", "14.42", "8.43", "agrees", first],
     }
     wrong = claims.gains[-1]._replace(reading="points, each")
-    assert audit.judge(table, wrong)[2] == "differs"
+    assert checks.judge(table, wrong)[2] == "differs"
 
 
 def test_statements_without_a_number_against_the_table(table):
     # 11.4879 and 3.7267 %, 5.1167 and 1.7567 points; Minerva at 1.7B: 33.73 - 28.40 and 34.83 - 26.10; JustRL 14B:
     # 66.71 - 55.74
-    said = dict(audit.check_statements(table).grids[0][1:])
+    said = dict(checks.check_statements(table).grids[0][1:])
     first, second = list(said)[:2]
     assert said[first] == "of the gain at T=1.0 32 % of 11.49 % and 34 % of 5.12 points"
     assert said[second].startswith(
@@ -121,16 +124,16 @@ def test_statements_without_a_number_against_the_table(table):
 def test_printed_probabilities_come_from_logits_in_bf16(claims):
     # 51.90, 31.48, 11.58, 3.32, 0.58 %: ln of the ratios -0.49996, -1.5000, -2.7494, -4.4940 (0.575 to 0.585: -4.5028
     # to -4.4854); 0.01 of 99.95 is 0.005 to 0.015, 1.1 nats wide, and tells nothing
-    bounds = audit.log_ratios("51.90 31.48 11.58 3.32 0.58")
+    bounds = checks.log_ratios("51.90 31.48 11.58 3.32 0.58")
     assert [b[0] < x < b[1] for b, x in zip(bounds, (-0.5, -1.5, -2.75, -4.5), strict=True)] == [True] * 4
     assert bounds[3] == pytest.approx((-4.502800, -4.485366), abs=1e-6)
-    found = audit.check_precision(claims)
+    found = checks.check_precision(claims)
     assert found.grids[0][1] == ["51.90 31.48 11.58 3.32 0.58", "-0.5, -1.5, -2.75, -4.5", "1.10"]
     assert found.grids[0][8] == ["99.95 0.01 0.01 0.00 0.00", "", "0.00"]
     assert found.summary.startswith("53 of 53 log ratios")
     assert "2e-57" in found.summary
-    other = claims.model_copy(update={"printed": {audit.TOP_FIVE: ["51.90 29.00 11.58 3.32 0.58"]}})
-    assert audit.check_precision(other).summary.startswith("3 of 4 log ratios")  # 29.00: -0.582
+    other = claims.model_copy(update={"printed": {checks.TOP_FIVE: ["51.90 29.00 11.58 3.32 0.58"]}})
+    assert checks.check_precision(other).summary.startswith("3 of 4 log ratios")  # 29.00: -0.582
 
 
 def test_facts_of_the_claims_follow_from_what_is_printed(claims):
@@ -150,7 +153,7 @@ def test_facts_of_the_claims_follow_from_what_is_printed(claims):
 
 
 def test_hyperparameters_are_the_values_that_the_configurations_decided():
-    rows = yaml.safe_load((Path(__file__).parents[1] / "training/stapo_training/decided.yaml").read_text())
+    rows = yaml.safe_load((paper.checkout() / "training/stapo_training/decided.yaml").read_text())
     decided = {r["key"]: r for r in rows if "key" in r and "given" not in r}
     printed = json.loads((paper.folder() / "hyperparameters.json").read_text())["values"]
     shared = [v for v in printed if v.get("key")]
@@ -180,8 +183,8 @@ ROW = "Qwen3-1.7B T=1.0, GRPO"
 )
 def test_each_fault_gives_its_finding_and_no_other(table, more, expected):
     def found(of: paper.PaperTable) -> set[tuple[str, str]]:
-        grids = [grid for check in audit.OF_TABLE for grid in check(of).grids if grid[0][0] == "where"]
-        kinds = [(row[0], *(t for t in row if t in audit.REASONS)) for grid in grids for row in grid[1:]]
+        grids = [grid for check in checks.OF_TABLE for grid in check(of).grids if grid[0][0] == "where"]
+        kinds = [(row[0], *(t for t in row if t in checks.REASONS)) for grid in grids for row in grid[1:]]
         return set(kinds)
 
     assert found(changed(0, **more)) - found(table) == {expected}
@@ -190,18 +193,18 @@ def test_each_fault_gives_its_finding_and_no_other(table, more, expected):
 def test_steps_finer_than_the_digits_say_nothing(table):
     # 500 x 40 answers: steps of 0.005 %; every value is a multiple, and none tells how many samples there were
     fine = table.model_copy(update={"samples_per_problem": table.samples_per_problem | {"math500": 40}})
-    assert ["MATH500", "500", "40", "24 of 24", "24.0", "yes"] in audit.check_grim(fine).grids[0]
-    assert "19 comparisons" in audit.check_granularity(fine).summary
+    assert ["MATH500", "500", "40", "24 of 24", "24.0", "yes"] in checks.check_grim(fine).grids[0]
+    assert "19 comparisons" in checks.check_granularity(fine).summary
 
 
 def test_the_command_reads_another_table(tmp_path, capsys):
     file = tmp_path / "v2.json"
     file.write_text((paper.folder() / "main_table.json").read_text().replace("20v4", "20v2 <b>"))
     with pytest.raises(SystemExit) as e:
-        cli.main(["audit", "--table", str(file)])
+        run(audit, "studies.audit", "tables", ["--table", str(file)])
     assert (e.value.code, "137 of 144" in capsys.readouterr().out) == (0, True)
-    assert "<b>" not in audit.page(file)
+    assert "<b>" not in page.text(file)
     file.write_text(file.read_text().replace('"7.60"', "7.6", 1))
     with pytest.raises(SystemExit) as e:
-        cli.main(["audit", "--table", str(file)])
+        run(audit, "studies.audit", "tables", ["--table", str(file)])
     assert (e.value.code, "rows.0.values.aime24" in capsys.readouterr().err) == (2, True)

@@ -1,4 +1,4 @@
-"""`stapo-train bench`: what each way of selecting costs, against JustRL's update in the same run.
+"""What each way of selecting costs, against JustRL's update in the same run.
 
 One rollout step of a model large enough that arithmetic decides: each way of selecting makes the same updates from the
 same weights, JustRL's among them, one after the other in each repeat.
@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stapo_results import benching
-from stapo_results.schema import BenchRow
+from stapo_results.schema import Bench, BenchRow
 from stapo_results.seeds import derive_seed
+from studies.bench import benching
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,10 @@ class Sizes:
 QUICK = Sizes(hidden=64, layers=2, vocabulary=512, response_tokens=24, checkpointing=(False,), repeats=1)
 
 
-def bench(out: Path, repeats: int, *, quick: bool) -> None:
-    """Measure, print the table, write run.json and bench.json to `out`. quick: small sizes, once."""
+def bench(out: Path, repeats: int, *, quick: bool) -> Bench:
+    """Measure, and write run.json and bench.json to `out`. quick: small sizes, once."""
     sizes = QUICK if quick else replace(Sizes(), repeats=repeats)
-    found = benching.record(out, "training", asdict(sizes), "justrl", lambda: _measure(sizes))
-    head = ["way of selecting", "gradient checkpointing", "update / JustRL's (spread)", *found.rows[0].values]
-    rows = [
-        [r.name, r.labels["checkpointing"], benching.spread(r), *map("{:.4g}".format, r.values.values())]
-        for r in found.rows
-    ]
-    print(benching.text([head, *rows]))
+    return benching.record(out, "training", asdict(sizes), "justrl", lambda: _measure(sizes))
 
 
 def _measure(sizes: Sizes) -> tuple[list[BenchRow], dict[str, str]]:

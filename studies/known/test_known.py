@@ -7,14 +7,16 @@ import re
 import subprocess
 from pathlib import Path
 
-import hostile_folder
 import pytest
 
 from stapo_eval.grading.presets import same_text
-from stapo_eval.known import by_numbers, fetch, find_source, known_scores, recompute
-from stapo_results import known, store
+from stapo_results import store
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.known import KnownScores
+from studies.command import run
+from studies.known import scores
+from studies.known.__main__ import known
+from studies.known.recompute import by_numbers, fetch, find_source, known_scores, recompute
+from studies.known.scores import KnownScores
 
 
 @pytest.mark.parametrize(
@@ -119,11 +121,11 @@ def test_each_disagreement_has_its_cause(clone: Path, tmp_path: Path, capsys: py
     assert file.scores == {"ours": 3 / 5, "strict": 2 / 5}
     assert file.accepted == {"another answer is taken": 1, "another comparison": 1}
     assert file.refused == {"no box": 1, "another gold answer": 1}
-    assert dict(zip(*known.scores(found), strict=True)).items() >= {"to the digit": "0", "joined": "5 of 6"}.items()
+    assert dict(zip(*scores.scores(found), strict=True)).items() >= {"to the digit": "0", "joined": "5 of 6"}.items()
     same = [file.model_copy(update={"to_the_digit": True, "published": x}) for x in (0.0, 0.5, 0.7)]
-    (note, *_) = known.notes(found.model_copy(update={"files": [file, *same]}))
+    (note, *_) = scores.notes(found.model_copy(update={"files": [file, *same]}))
     assert re.findall(r"(\d+) (?:come|are)", note) == ["3", "2"]  # to the digit, and not 0
-    assert known.causes(found)[1:] == [
+    assert scores.causes(found)[1:] == [
         ["another answer is taken", "1", "0"],
         ["another comparison", "1", "0"],
         ["another gold answer", "0", "1"],
@@ -131,11 +133,12 @@ def test_each_disagreement_has_its_cause(clone: Path, tmp_path: Path, capsys: py
     ]
 
 
-def test_no_module_of_the_current_folder_runs(clone: Path, tmp_path: Path) -> None:
+def test_the_command_leaves_a_record(clone: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "mine.yaml", tmp_path / "out"
     source.write_text(source.read_text().replace("sums: sums", f"sums: {tmp_path / 'sums.jsonl'}"))
-    folder = hostile_folder.build(tmp_path / "here")
-    hostile_folder.run(folder, "stapo-eval", "known", source, "--clone", clone, "--out", out)
+    with pytest.raises(SystemExit) as ended:
+        run(known, "studies.known", "grade", [str(source), "--clone", str(clone), "--out", str(out)])
+    assert ended.value.code == 0
     assert store.read_json(out / "mine.json", KnownScores).files[0].scores["ours"] == 3 / 5
 
 
@@ -145,7 +148,7 @@ def test_only_repeats_of_one_text_take_the_published_errors_away(clone: Path, tm
     found = recompute(str(source), str(clone), "", str(tmp_path / "out"), ("ours",))
     for one_text, none in ((6, True), (0, False)):
         file = found.files[0].model_copy(update={"repeats": 2, "one_text": one_text, "published_se": 0.01})
-        assert ("are none" in known.notes(found.model_copy(update={"files": [file]}))[-1]) is none
+        assert ("are none" in scores.notes(found.model_copy(update={"files": [file]}))[-1]) is none
 
 
 def test_a_source_is_fetched_at_its_commit(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,11 @@ from stapo_eval.options import RunOptions
 from stapo_eval.plan import EvaluationPlan, make_plan
 from stapo_eval.run import run
 from stapo_eval.samples import requests_of
-from stapo_results import benching, store
+from stapo_results import store
 from stapo_results.answers import last_boxed
 from stapo_results.benchmarks import load, registry_entry, write_registry
 from stapo_results.schema import Bench, BenchRow, Run, Sample
+from studies.bench import benching
 
 BASELINE = "math-verify, boxed answer, serial"
 OURS = "stapo-eval grade"

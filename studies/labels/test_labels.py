@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from stapo_repro.paper import checkout
-from stapo_repro.tokens import masks, readers
+from stapo_repro.tokens import masks
 from stapo_repro.tokens.log import load
 from stapo_results import store
 from stapo_results.errors import RecordError
+from studies.labels import readers
 
 RECORDS = checkout() / "results" / "records" / "labels"
 HARMFUL, NEUTRAL, USEFUL = readers.LABELS

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stapo_results import benching, store
+from stapo_repro.paper import checkout
+from stapo_results import store
 from stapo_results.schema import Bench, Run
+from studies.bench import benching
 
 
 def test_a_ratio_is_that_of_the_fastest_and_its_spread_that_within_repeats() -> None:
@@ -19,11 +21,11 @@ def test_a_ratio_is_that_of_the_fastest_and_its_spread_that_within_repeats() -> 
 
 @pytest.mark.slow
 def test_one_run_makes_the_table_of_the_ways_of_selecting(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "stapo_training.cli", "bench", f"--out={tmp_path}", "--quick"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-m", "studies.bench", "training", f"--out={tmp_path}", "--quick"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=checkout())
     assert ended.returncode == 0, ended.stderr[-2000:]
-    rows = {r.name: r for r in store.read_json(tmp_path / "bench.json", Bench).rows}
-    assert store.read_json(tmp_path / "run.json", Run).status == "done"
+    rows = {r.name: r for r in store.read_json(tmp_path / "training/bench.json", Bench).rows}
+    assert store.read_json(tmp_path / "training/run.json", Run).status == "done"
     assert list(rows) == ["justrl", "old", "current"]
     assert all(name in ended.stdout for name in rows)
     assert rows["justrl"].ratio == 1.0

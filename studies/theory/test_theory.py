@@ -1,4 +1,4 @@
-"""The paper's formulas against numbers by hand and autograd; `stapo-train theory`: verdicts, record, a run's tokens."""
+"""The formulas against numbers by hand and autograd; `python -m studies.theory`: verdicts, record, tokens of a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from stapo_results import provenance, store, token_log
 from stapo_results.schema import Run
-from stapo_training import cli
 from stapo_training.selection.objectives import clipped_surrogate
-from stapo_training.theory import checks, formulas
-from stapo_training.theory.checks import STATEMENTS, check
-from stapo_training.theory.formulas import (
+from stapo_training.token_log.rows import norm_factor as norm_factor_as_printed
+from studies.theory import __main__ as command
+from studies.theory import checks, formulas
+from studies.theory.checks import STATEMENTS, check
+from studies.theory.formulas import (
     Distributions,
     c_v,
     lemma_terms,
@@ -29,8 +30,7 @@ from stapo_training.theory.formulas import (
     upper_factor,
     weight,
 )
-from stapo_training.theory.run import Theory, report, run
-from stapo_training.token_log.rows import norm_factor as norm_factor_as_printed
+from studies.theory.run import Theory, report, run
 
 LN2 = math.log(2)
 
@@ -182,7 +182,7 @@ def test_the_step_is_the_natural_gradient() -> None:
 
 # ---- the check
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HOLD = {
     *("decomposition", "lower_bound", "upper_bound", "upper_bound_two_levels"),
     *("entropy_total", "entropy_token", "entropy_steps"),
@@ -335,6 +335,6 @@ def test_the_command_refuses_with_exit_code_2(tmp_path: Path, monkeypatch: pytes
     training_run(tmp_path / "run", TOKENS)
     (tmp_path / "run/token_log/00000001.parquet").write_bytes(b"no parquet")
     for words in (["--draws", "0"], ["--run", str(tmp_path / "none")], ["--run", str(tmp_path / "run")]):
-        monkeypatch.setattr(sys, "argv", ["stapo-train", "theory", *words])
-        assert cli.main() == 2
+        monkeypatch.setattr(sys, "argv", ["studies.theory", *words])
+        assert command.main() == 2
     assert "00000001.parquet" in capsys.readouterr().err

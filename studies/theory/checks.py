@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import terminal
 from stapo_training.selection.objectives import clipped_surrogate
-from stapo_training.theory import formulas
-from stapo_training.theory.formulas import entropy, softmax, target_logprob, weight
+from studies.theory import formulas
+from studies.theory.formulas import entropy, softmax, target_logprob, weight
 
 VOCABULARIES = (2, 3, 5, 32, 1_000, 32_000, 151_936)
 """The last is the output width of the paper's models."""
@@ -99,7 +99,7 @@ class TheoryRow(BaseModel):
         return self.model_copy(update=found)
 
 
-_YAML = resources.files("stapo_training.theory").joinpath("statements.yaml").read_text(encoding="utf-8")
+_YAML = resources.files("studies.theory").joinpath("statements.yaml").read_text(encoding="utf-8")
 STATEMENTS = {key: TheoryRow(statement=key, **entry) for key, entry in yaml.safe_load(_YAML).items()}
 """What is checked, in the order of the tables: rows without cases."""
 

@@ -1,4 +1,4 @@
-"""Published scores recomputed (`stapo-eval known`): the record of a source, and its tables."""
+"""Published scores recomputed: the record of a source, and its tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KnownFile(Part):
 
 
 class KnownScores(Record):
-    """A source's published scores (`stapo-eval known`); `lacking` counts its files that were not there to be read."""
+    """A source's published scores; `lacking` counts its files that were not there to be read."""
 
     source: str
     repository: str

@@ -1,0 +1,46 @@
+"""What the commands of studies share: their command line, and their pages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import tyro
+
+from stapo_repro.figures.paper import gallery
+from stapo_repro.figures.style import Sketch
+from stapo_repro.paper import checkout
+from stapo_results import generated
+from stapo_results.terminal import run_main
+
+RECORDS = checkout() / "results" / "records"
+Add = Callable[[dict[Path, bytes]], None]
+"""Adds the pages of a study to those that are written together."""
+TABLES = checkout() / "results" / "tables"
+
+
+def run(command: Callable[..., int | None], name: str, extra: str, words: Sequence[str] | None = None) -> NoReturn:
+    """Call `command` with the words of the command line, or with these, and exit.
+
+    Args:
+        name: of the study.
+        extra: of pyproject.toml, with what the study imports.
+    """
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    sys.exit(run_main(lambda: tyro.cli(command, args=words, prog=f"python -m {name}", config=config), extra=extra))
+
+
+def add_figures(files: dict[Path, bytes], block: str, drawn: Sequence[Sketch]) -> None:
+    """Add saved figures, and their captions to a block of the page of all figures."""
+    folder = checkout() / "results" / "figures"
+    files |= {folder / f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
+    generated.renew(files, folder / "README.md", block, gallery(drawn))
+
+
+def write(add: Add, name: str, *, check: bool) -> int:
+    """Write the pages that `add` gives, or compare them with what is on disk; returns the exit code."""
+    files: dict[Path, bytes] = {}
+    add(files)
+    return generated.check(files, f"python -m {name}") if check else generated.write(files)

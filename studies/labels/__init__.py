@@ -1,0 +1,1 @@
+"""Are the rare tokens that S2T silences in natural text harmful?"""
