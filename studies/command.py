@@ -16,20 +16,27 @@ from stapo_results import generated
 from stapo_results.terminal import run_main
 
 RECORDS = checkout() / "results" / "records"
+Command = Callable[..., int | None]
 Add = Callable[[dict[Path, bytes]], None]
 """Adds the pages of a study to those that are written together."""
 TABLES = checkout() / "results" / "tables"
 
 
-def run(command: Callable[..., int | None], name: str, extra: str, words: Sequence[str] | None = None) -> NoReturn:
-    """Call `command` with the words of the command line, or with these, and exit.
+def run(command: Command | dict[str, Command], name: str, extra: str, words: Sequence[str] | None = None) -> NoReturn:
+    """Call `command`, or the one that is named of several, with the words of the command line, or with these; exit.
 
     Args:
         name: of the study.
         extra: of pyproject.toml, with what the study imports.
     """
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    sys.exit(run_main(lambda: tyro.cli(command, args=words, prog=f"python -m {name}", config=config), extra=extra))
+
+    def call() -> int | None:
+        if callable(command):
+            return tyro.cli(command, args=words, prog=f"python -m {name}", config=config)
+        return tyro.extras.subcommand_cli_from_dict(command, args=words, prog=f"python -m {name}", config=config)
+
+    sys.exit(run_main(call, extra=extra))
 
 
 def add_figures(files: dict[Path, bytes], block: str, drawn: Sequence[Sketch]) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic_records as synthetic
 from driving import asked, commands
 
 from stapo_repro import cli, labels
-from stapo_repro.run import checks, engine, request
-from stapo_repro.run.chain import make_stages, show_summary
-from stapo_repro.run.request import cpu_run, miniature, of_testbed, parse_cells, seeds_of
-from stapo_results import runs, store
+from stapo_repro.run import checks, request
+from stapo_repro.run.chain import make_stages
+from stapo_repro.run.request import cpu_run, miniature, parse_cells, seeds_of
+from stapo_results import runs
 from stapo_results.errors import BadInput
 from stapo_results.methods import methods
 
@@ -38,59 +37,8 @@ def test_the_miniature():
         "stapo-eval run --model o/models/stapo-s0 --benchmarks mini-add,mini-add-hard --settings both "
         "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 64 --out o/eval/stapo-s0"
     )
-    assert by["tables"] == "stapo-repro tables --of main --records o/eval o/train --out o/tables"
+    assert by["tables"] == "stapo-repro tables --records o/eval o/train --out o/tables"
     assert commands(miniature(out=Path("o"), rebuild_base=True))["base"].endswith(" --rebuild-base")
-
-
-def test_the_testbed_seed_by_seed_and_model_by_model():
-    by = commands(of_testbed(out=Path("o"), worlds="paper,inverted", seeds="0,3"))
-    one = [*labels.ARMS, "stapo-q0.25", "stapo-q0.5", "stapo-tau0.0002", "stapo-tau0.02", "stare"]
-    one += [f"{m}-mini-inverted" for m in labels.ARMS]
-    made = [f"{kind}/{m}-s{s}" for s in (0, 3) for m in one for kind in ("train", "export", "eval")]
-    bases = ["base-paper", "base-inverted", "eval/base", "eval/base-mini-inverted"]
-    assert list(by) == [*bases, *made, "tables", "figures"]
-    assert by["base-inverted"] == "stapo-train base --out o/base-inverted --seed 0 --world inverted"
-    end = "trainer.val_before_train=false trainer.test_freq=-1"
-    assert by["train/stapo-mini-inverted-s3"] == (
-        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.size=mini-inverted run.seed=3 "
-        f"run.steps=20 run.base=o/base-inverted run.out=o/train/stapo-mini-inverted-s3 {end}"
-    )
-    assert by["train/stapo-tau0.0002-s3"] == (
-        "stapo-train run method=stapo actor_rollout_ref.selector.tau_p=0.0002 size=mini hardware=cpu task=mini-add "
-        f"run.seed=3 run.steps=20 run.base=o/base-paper run.out=o/train/stapo-tau0.0002-s3 {end}"
-    )
-    assert by["eval/stapo-mini-inverted-s3"] == (
-        "stapo-eval run --model o/models/stapo-mini-inverted-s3 --benchmarks mini-add --settings both --data-dir "
-        "o/base-inverted/benchmarks --engine hf --max-tokens 64 --out o/eval/stapo-mini-inverted-s3"
-    )
-
-
-def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
-    pilot = of_testbed(pilot=True, worlds="mixed", arms="stapo")
-    assert (pilot.out, [m.seed for m in pilot.trained]) == (Path("runs/testbed-pilot").resolve(), [100, 101, 102])
-    assert not {"tables", "figures"} & set(commands(pilot))
-    by = commands(of_testbed(long=True, seeds="0"))
-    trained = ["justrl", "stapo", "stapo-random", "justrl-lr2.5x", "stapo-lr2.5x"]
-    assert list(by) == ["base-paper", *(f"train/{arm}-s0" for arm in trained)]
-    assert by["train/stapo-s0"].endswith("run.steps=300 run.base=runs/testbed-long/base-paper "
-                                         "run.out=runs/testbed-long/train/stapo-s0 trainer.val_before_train=true "
-                                         "trainer.test_freq=25")  # fmt: skip
-
-
-def test_a_users_method_is_named_after_its_file_and_another_one_when_it_changes(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("actor_rollout_ref: {selector: {name: mine.py:f, q: 0.5}}")
-    (tmp_path / "mine.py").write_text("1")
-    r = of_testbed(method=str(file))
-    assert (r.out, r.own, {m.seed for m in r.trained}) == (Path("runs/testbed-mine").resolve(), "mine", {10, 11, 12})
-    assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s12"]
-    for name in ("dapo", "clip_cov"):
-        command = commands(of_testbed(method=name))[f"train/{name}-s10"]
-        assert f"run method={name} run.method={name} size=mini" in command
-    (tmp_path / "mine.py").write_text("2")
-    second = of_testbed(method=str(file)).config
-    file.write_text("actor_rollout_ref: {selector: {name: mine.py:f, q: 0.1}}")
-    assert len({c["standing_sha256"] for c in (r.config, second, of_testbed(method=str(file)).config)}) == 3
 
 
 def test_a_cell_of_the_paper_on_one_node() -> None:
@@ -104,8 +52,8 @@ def test_a_cell_of_the_paper_on_one_node() -> None:
         "eval/stapo-qwen3-1.7b-s0": "stapo-eval run --model o/models/stapo-qwen3-1.7b-s0 --benchmarks all --settings "
         "both --data-dir o/benchmarks --engine vllm --replicas 8 --judge opencompass/CompassVerifier-3B --out "
         "o/eval/stapo-qwen3-1.7b-s0",
-        "tables": "stapo-repro tables --of main --records o/eval o/train --out o/tables",
-        "figures": "stapo-repro figures --of main --records o/eval o/train --out o/figures",
+        "tables": "stapo-repro tables --records o/eval o/train --out o/tables",
+        "figures": "stapo-repro figures --records o/eval o/train --out o/figures",
     }
 
 
@@ -159,23 +107,6 @@ def test_every_training_command_composes() -> None:
                 assert config.trainer.max_actor_ckpt_to_keep == 2
 
 
-def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    (tmp_path / "mine.yaml").write_text("run: {method: mine}")
-    r = of_testbed(out=tmp_path / "run", method=f"{tmp_path / 'mine.yaml'}", worlds="paper", seeds="0", steps=40)
-    rates = {"useful_rate": 0.5, "spurious_rate": 0.125}
-    synthetic.training_run(r.out / "train", "mine", 0, 40, more=rates)
-    synthetic.cell(r.out / "eval", "mine", "mini-add", "t1.0", ["1110"] * 16, folder="mine-s0")
-    state = engine.StageState(name="base", attempts=1, code="c")
-    store.write_json(r.out / engine.FILE, engine.Stages(stages=[state]))
-    show_summary(r, 1.0)
-    text = capsys.readouterr().out
-    assert "paper: mine beside the committed arms" in text
-    for part in ("12.5", "JustRL", "Random mask"):
-        assert part in text
-    assert "stapo-repro collect" not in text
-
-
 # values
 
 
@@ -188,32 +119,10 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
     lambda: asked("stapo/mini", hardware="8gpu"),
     lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
     lambda: asked("stapo/qwen3-8b", train_env=Path("none")), lambda: asked("stapo/mini", all=True),
-    lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms=""),
-    lambda: of_testbed(worlds="mixed", arms="stapo-q0.5"), lambda: of_testbed(pilot=True, long=True),
-    lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),
-    lambda: of_testbed(method="dapo", arms="stapo"), lambda: of_testbed(method="dapo", pilot=True),
-    lambda: of_testbed(pilot=True, seeds="100,10"),  # one that judges
-    lambda: of_testbed(costly=True, worlds="paper"), lambda: of_testbed(worlds="costly"),
 ])  # fmt: skip
 def test_wrong_values_are_refused(wrong) -> None:
     with pytest.raises(BadInput):
         wrong()
-
-
-def test_the_costly_world_has_a_control_with_fewer_arms() -> None:
-    control = of_testbed(costly=True, worlds="costly-inverted", seeds="30")
-    assert [m.method for m in control.models] == ["base", "justrl", "stapo-high-entropy", "stapo-random", "stapo"]
-    assert {m.size for m in control.models} == {"mini-costly-inverted"}
-    for command in (c for name, c in commands(control).items() if name.startswith("train/")):
-        assert " run.validation_settings=[t1.0,t0.7] " in command
-    assert {m.size for m in of_testbed(costly=True).models} == {"mini-costly", "mini-costly-inverted"}
-
-
-@pytest.mark.parametrize("name", ["stapo.yaml", "2.yaml", "a,b.yaml"])
-def test_a_label_that_records_cannot_have_is_refused_first(tmp_path, name):
-    (tmp_path / name).write_text("{}")
-    with pytest.raises(BadInput):
-        of_testbed(method=str(tmp_path / name))
 
 
 def test_seeds_and_cells() -> None:
@@ -239,7 +148,7 @@ def test_every_registered_method_and_other_values_of_a_mask_are_cells(size) -> N
 
 def test_the_command_line_refuses_with_code_2_and_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments in (["run", "stpo/mini"], ["nosuch"], ["miniature", "--seeds", "x"], ["testbed", "--arms", "x"]):
+    for arguments in (["run", "stpo/mini"], ["nosuch"], ["miniature", "--seeds", "x"]):
         with pytest.raises(SystemExit) as e:
             cli.main(arguments)
         assert e.value.code == 2
@@ -256,16 +165,10 @@ def begin(r: request.Request) -> None:
         pass
 
 
-def test_a_folder_takes_further_models_only_where_they_are_compared(tmp_path):
-    begin(of_testbed(out=tmp_path / "t", worlds="paper", seeds="0"))
-    begin(of_testbed(out=tmp_path / "t", worlds="mixed", arms="stapo", seeds="1"))
-    others: list[dict[str, Any]] = [{"steps": 60}, {"quick": True, "steps": 20}, {"pilot": True}]
-    for changed in others:
-        with pytest.raises(BadInput):
-            begin(of_testbed(out=tmp_path / "t", **changed))
+def test_a_folder_takes_no_other_run(tmp_path):
     begin(cpu_run(tmp_path / "m", methods=["stapo"]))
     before = (tmp_path / "m" / "run.json").read_bytes()
-    others = [{"steps": 60}, {"seeds": (0, 1)}, {"methods": ["grpo"]}, {"rebuild_base": True}]
+    others: list[dict[str, Any]] = [{"steps": 60}, {"seeds": (0, 1)}, {"methods": ["grpo"]}, {"rebuild_base": True}]
     for changed in others:
         with pytest.raises(BadInput):
             begin(cpu_run(tmp_path / "m", **{"methods": ["stapo"], **changed}))

@@ -10,7 +10,6 @@ from token_logs import Others, Token, write_tokens
 
 from stapo_repro.collect import RunTimes, collect, laid_over
 from stapo_repro.run.engine import Stages, StageState
-from stapo_repro.testbed import counts
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cut, Run, StepMetrics
@@ -64,16 +63,6 @@ def test_a_record_says_what_was_left_out_of_it(tmp_path: Path) -> None:
     assert laid_over(one, record.config) == other
     text = json.dumps(other, indent=1, sort_keys=True) + "\n"
     assert record.cut.config == hashlib.sha256(text.encode()).hexdigest()
-
-
-def test_of_the_testbed_the_first_steps_tokens_are_counted(tmp_path: Path) -> None:
-    make_log(tmp_path / "run" / "a")
-    make_run(tmp_path / "run", kind="repro", config={"experiment": "testbed", "quick": False})
-    collect(tmp_path / "run", tmp_path / "out")
-    assert [f for f in files(tmp_path / "out" / "a") if f != "metrics.jsonl"] == ["planted.json", "run.json"]
-    counted = counts.of_run(tmp_path / "out" / "a", "r")
-    assert (counted and counted.steps) == [1, 2]
-    assert '"planted_steps": 1' in (tmp_path / "out" / "a" / "run.json").read_text()
 
 
 @pytest.mark.parametrize(("changes", "found"), [({"status": "running"}, "running"), ({"cut": Cut()}, "cut already")])

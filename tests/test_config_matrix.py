@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stapo_repro.testbed.plan import ARMS, RATES
 from stapo_results.errors import BadInput
 from stapo_training import pages as config_docs
 from stapo_training.methods import definition_of, methods
@@ -105,12 +104,6 @@ def test_a_decided_value_that_the_configuration_does_not_hold_is_refused() -> No
     with pytest.raises(BadInput) as e:
         config_docs.defaults_table([row])
     assert ("0.002" in str(e.value.found), e.value.expected) == (True, "0.003")
-
-
-@pytest.mark.parametrize(("rate", "lr"), RATES.items())
-def test_the_testbeds_long_arms_have_the_learning_rate_of_their_name(rate: str, lr: str) -> None:
-    config = compose([*ARMS[f"justrl{rate}"].choices, "size=mini", "hardware=cpu", "task=mini-add", "run.base=base"])
-    assert (config.run.method, config.actor_rollout_ref.actor.optim.lr) == (f"justrl{rate}", float(lr))
 
 
 def test_a_size_that_the_machine_does_not_know_is_refused() -> None:

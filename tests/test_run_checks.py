@@ -11,7 +11,7 @@ from stapo_repro import cli
 from stapo_repro.run import checks
 from stapo_repro.run.chain import main, make_stages
 from stapo_repro.run.cost import Estimate
-from stapo_repro.run.request import console_script, of_testbed
+from stapo_repro.run.request import console_script
 from stapo_results.errors import BadInput
 
 
@@ -100,24 +100,6 @@ def test_what_a_begun_stage_has_written_is_not_asked_for_again(tmp_path, monkeyp
         file.truncate(2 << 30)  # without blocks on the disk
     checks.make_checks(asked("justrl/mini", out=tmp_path / "out"), stages, {stages[0].name: Estimate(1, 0, 7.0, "")})
     assert needed == [5.0]
-
-
-def test_a_users_method_is_asked_for_once_before_anything_starts(tmp_path, monkeypatch) -> None:
-    """Its name is known to the training wing alone; the worlds and the seeds are one question."""
-    asked_for = []
-    monkeypatch.setattr(checks, "_asked", lambda command, *_: asked_for.append(command))
-    r = of_testbed(out=tmp_path / "out", method="nosuch")
-    checks.make_checks(r, make_stages(r), {})
-    (command,) = asked_for
-    assert {"run", "method=nosuch", "run.method=nosuch", "--config-only"} <= {*command}
-
-
-@pytest.mark.slow
-def test_the_training_wing_refuses_a_method_that_it_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as e:
-        main(of_testbed(out=tmp_path / "out", method="nosuch", dry_run=True))
-    assert "nosuch" in str(e.value)
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_time_does_not_hide_the_disk() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -19,11 +19,8 @@ from stapo_results.runs import check_file, check_folder
 from stapo_results.terminal import check_command, run_main
 
 Records = Annotated[
-    tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the testbed's apart.")
-]
-Of = Annotated[
-    Literal["main", "testbed"] | None,
-    tyro.conf.arg(help="Which experiment's. Default: both; with --records the main one."),
+    tuple[Path, ...],
+    tyro.conf.arg(help="Folders with records; the committed ones by default, the studies' apart."),
 ]
 
 
@@ -36,8 +33,8 @@ def _check_out(out: Path | None, records: Sequence[Path] = ()) -> None:
                        next_step="--out DIR")  # fmt: skip
 
 
-def tables(records: Records = (), of: Of = None, out: Path | None = None, check: bool = False) -> int:
-    """Regenerate the main table (Markdown, LaTeX, CSV, JSON), and those of testbed and tokens.
+def tables(records: Records = (), out: Path | None = None, check: bool = False) -> int:
+    """Regenerate the main table (Markdown, LaTeX, CSV, JSON), and that of tokens.
 
     Args:
         out: Where to write. Default: results/tables, and the README's table.
@@ -46,19 +43,19 @@ def tables(records: Records = (), of: Of = None, out: Path | None = None, check:
     from stapo_repro import pages
 
     _check_out(out, records)
-    files = pages.table_files(of, records, out)
+    files = pages.table_files(records, out)
     return generated.check(files, "stapo-repro tables") if check else generated.write(files)
 
 
 def figures(
-    records: Records = (), of: Of = None, only: tuple[str, ...] = (), out: Path | None = None, pdf: bool = False,
+    records: Records = (), only: tuple[str, ...] = (), out: Path | None = None, pdf: bool = False,
     paper: bool = False, check: bool = False,
 ) -> int:  # fmt: skip
     """Draw all figures from records alone: training curves, differences, token logs, ...
 
     Args:
         only: Names of figures, such as pareto or forest; all by default. A wrong name lists them.
-        out: Where to write. Default: results/figures, and the README's picture.
+        out: Where to write. Default: results/figures, and their page.
         pdf: PDF beside SVG and PNG.
         paper: List the paper's figures and tables by name, each with its state; draw nothing.
         check: Write nothing; compare with what is on disk and exit 1 if it is stale.
@@ -69,7 +66,7 @@ def figures(
         print(pages.papers_figures(records))
         return 0
     _check_out(out, records)
-    files = pages.figure_files(of, records, out, only, pdf)
+    files = pages.figure_files(records, out, only, pdf)
     return generated.check(files, "stapo-repro figures") if check else generated.write(files)
 
 
@@ -144,10 +141,9 @@ def gpu_check(cpu: bool = False, out: Path = Path("runs/gpu-check")) -> int:
     return check(out, cpu)
 
 
-_OF_THE_DRIVER = (request.miniature, request.of_testbed, request.run)
+_OF_THE_DRIVER = (request.miniature, request.run)
 _COMMANDS = {
-    f.__name__.removeprefix("of_").replace("_", "-"): f
-    for f in (tables, figures, report, *_OF_THE_DRIVER, collect, tokens, gpu_check)
+    f.__name__.replace("_", "-"): f for f in (tables, figures, report, *_OF_THE_DRIVER, collect, tokens, gpu_check)
 }
 
 

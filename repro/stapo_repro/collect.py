@@ -8,12 +8,12 @@ import re
 import shlex
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stapo_repro.read import check_roots
 from stapo_repro.run.engine import FILE, StageState, read_states
-from stapo_repro.testbed import counts
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Cut, Record, Run, StepMetrics
@@ -37,8 +37,10 @@ _ABSOLUTE = re.compile(r'(?<=["= ])/[^\s/"]+/[^\s"]*')
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _OWN_FILE = re.compile(r'(?<=")([\w.+]+=)/[^"]*/(?=[^/"]+\.(?:ya?ml|py:\w+)")')  # an overlay or a selector of the user
 _HUB_CACHE = re.compile(r'(["= ])/[^\s"]*?/(?=models--[^\s/"]+/snapshots/)')
-_OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*", counts.FILE)
+_OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*")
 Files = dict[Path, str | bytes]
+Shorten = Callable[[Path, str], tuple[Files, dict[str, Any]]]
+"""Of a training's folder and run id, what is kept in the place of its token log, and what `Cut` then says of it."""
 
 
 def without_paths(text: str) -> str:
@@ -69,13 +71,13 @@ def laid_over(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     return whole | part | {k: laid_over(whole[k], part[k]) for k in nested}
 
 
-def cut_run(folder: Path, record: Run, whole: dict[str, Any], of_testbed: bool = False) -> tuple[Files, Files]:
+def cut_run(folder: Path, record: Run, whole: dict[str, Any], shorten: Shorten | None = None) -> tuple[Files, Files]:
     """What is kept of a run folder beside its cells; run.json says what was left out (`Cut`).
 
     Args:
         record: its own, without paths.
         whole: the configuration from which a training's is written as a difference.
-        of_testbed: its tokens are counted (planted.json), and the token log stays behind.
+        shorten: a training's token log stays behind, and this in its place.
 
     Returns:
         Path below the folder -> content; path below the folder of records -> content that runs share.
@@ -97,23 +99,19 @@ def cut_run(folder: Path, record: Run, whole: dict[str, Any], of_testbed: bool =
             cut["config"] = hashlib.sha256(text.encode()).hexdigest()
             cut["config_from"] = share("config", _text(whole).encode())
             record = record.model_copy(update={"config": part})
-    if record.kind in ("train", "probe") and not of_testbed:
+    if record.kind == "train" and shorten:
+        kept_of_log, said = shorten(folder, record.run_id)
+        files, cut = files | kept_of_log, cut | said
+    elif record.kind in ("train", "probe"):
         logged = token_log.join(folder)
         if tokenizer := logged.pop(f"{token_log.FOLDER}/{token_log.TOKENIZER}", None):
             cut["tokenizer"] = share("tokenizer", tokenizer)
         files |= {Path(name): data for name, data in logged.items()}
-    elif record.kind == "train" and (counted := counts.of_run(folder, record.run_id)):
-        n = sum(step <= counts.NEAR_BASE for step in counted.steps)  # what the testbed reads
-        cut["planted_steps"] = len(counted.steps) - n
-        near = {name: getattr(counted, name)[:n] for name in ("steps", "spurious", "own")}
-        for name in ("rare", "masks"):
-            near[name] = [c.model_copy(update={"tokens": c.tokens[:n]}) for c in getattr(counted, name)]
-        files[Path(counts.FILE)] = store.to_line(counted.model_copy(update=near)) + "\n"
     plain = record.model_copy(update={"cut": Cut(**cut) if cut else None}).model_dump(mode="json")
     return files | {Path("run.json"): json.dumps(plain, ensure_ascii=False, indent=1) + "\n"}, shared
 
 
-def collect(run: Path, out: Path) -> list[Path]:
+def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
     Taken are what `cut_run` keeps of base models, trainings, evaluations and probes, and their cells, each read as its
@@ -123,6 +121,7 @@ def collect(run: Path, out: Path) -> list[Path]:
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
         out: a folder below results/records.
+        shorten: of a study that keeps less than the token logs of its trainings.
 
     Returns:
         The files written.
@@ -135,7 +134,6 @@ def collect(run: Path, out: Path) -> list[Path]:
     check_roots([run])
     root = run.resolve()
     own, records = root / "run.json", dict[Path, Run]()
-    of_testbed = own.is_file() and store.read_json(own, Run).config.get("experiment") == "testbed"
     for path in sorted(root.rglob("run.json")):
         record = store.read_json(path, Run)
         if record.kind in ("base", "train", "eval", "probe"):  # the driver's own record stays behind
@@ -147,7 +145,7 @@ def collect(run: Path, out: Path) -> list[Path]:
     whole = [*earlier, *(r.config for r in records.values() if r.kind == "train"), {}][0]
     written = Files()
     for folder, record in records.items():
-        files, shared = cut_run(folder, record, whole, of_testbed)
+        files, shared = cut_run(folder, record, whole, shorten)
         for cell in sorted(folder.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
             files[cell.relative_to(folder)] = cell.read_bytes()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stapo_results.methods import methods
-from stapo_results.sizes import MINI, is_miniature_size, of_world
+from stapo_results.sizes import MINI, is_miniature_size
 
 METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
-ARMS: dict[str, str] = {  # of the testbed, in every world
+ARMS: dict[str, str] = {  # no mask, and masks over rare tokens
     "justrl": "JustRL",
     "justrl-fullmask": "JustRL-FullMask",
     "stapo-high-entropy": "High-entropy mask",
@@ -22,11 +22,6 @@ METHOD_LABELS = {BASE: "Base model", **METHODS, **{m: e["title"] for m, e in met
 SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
-WORLDS: dict[str, str] = {world: of_world(world) for world in ("paper", "mixed", "inverted")}
-"""The testbed's worlds, and the size label of the models of each."""
-COSTLY: dict[str, str] = {world: of_world(world) for world in ("costly", "costly-inverted")}
-"""The worlds in which spurious words cost something, the second its control; they have a part of their own."""
-SIZES: dict[str, str] = WORLDS | COSTLY
 
 PAPER_BENCHMARKS: dict[str, str] = {
     "aime24": "AIME24",

@@ -14,7 +14,6 @@ from stapo_repro.figures import style
 from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import GREY, SMALL, Sketch, Value
 from stapo_repro.paper import TAU_P, Q, variant, with_values
-from stapo_repro.testbed.evidence import run_values
 from stapo_results.schema import SETTINGS, StepMetrics
 from stapo_results.statistics import over_seeds
 
@@ -206,8 +205,12 @@ def further(key: str) -> tuple[str, ...]:
 
 def late_entropy(g: Group, method: str) -> Value | None:
     """Policy entropy in nats over the last quarter of the steps, mean and interval over the finished trainings."""
-    runs = [run_values(r.steps) for r in g.runs if (r.method, r.status) == (method, "done")]
-    found = [values["entropy_late"] for values in runs if "entropy_late" in values]
+    found = []
+    for run in g.runs:
+        last = max((s.step for s in run.steps), default=0)
+        values = [s.values.get("entropy", math.nan) for s in run.steps if 4 * s.step > 3 * last]
+        if (run.method, run.status) == (method, "done") and values and all(map(math.isfinite, values)):
+            found.append(math.fsum(values) / len(values))
     if not found:
         return None
     c = over_seeds(found)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stapo_repro import labels
-from stapo_repro.figures import compare, curves, testbed, tokens
+from stapo_repro.figures import compare, curves, tokens
 from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import Sketch, save, style
-from stapo_repro.testbed.pages import Testbed
 from stapo_repro.text import grid
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, load
@@ -26,11 +25,9 @@ _SIX = tuple(labels.PAPER_BENCHMARKS)
 # "the default evaluation configuration is set to T=0.7, top-p=0.9" (Section "Settings"): of figures that name no other
 _AIME24 = curves.Panel("accuracy_t0.7", "AIME24 in validation", "avg@32 (%), T = 0.7", 100.0)
 _CURVES = _AIME24, curves.ENTROPY, curves.REWARD
-_README = "testbed_costly"
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),
     *("miniature_tokens_quadrants", "miniature_planted", "smollm2-135m_training_curves", "smollm2-135m_forest"),
-    *(f"testbed_{x}" for x in ("rates", "costly", "long", "claims")),
 )
 """The pictures of results/figures: those that carry a finding. Besides, every one of the paper's sizes."""
 
@@ -145,15 +142,9 @@ _OF_GROUP: dict[str, Draw] = {
     "planted": tokens.planted_words,
 }
 """Name -> the figure of one group, None where there is nothing to show."""
-OF_TESTBED: dict[str, Callable[[Testbed], Sketch]] = {
-    "testbed-rates": testbed.rates,
-    "testbed-costly": testbed.costly,
-    "testbed-long": testbed.long,
-    "testbed-claims": testbed.claims,
-}
 
 
-def sketches(of: Groups | Testbed, only: Sequence[str] = ()) -> list[Sketch]:
+def sketches(of: Groups, only: Sequence[str] = ()) -> list[Sketch]:
     """The figures, not saved yet; to be called under the style.
 
     Args:
@@ -163,18 +154,14 @@ def sketches(of: Groups | Testbed, only: Sequence[str] = ()) -> list[Sketch]:
         BadInput: an unknown name, or two trainings of one method and seed.
     """
     papers = {f"paper-{p.number}": p for p in PRINTED if p.draw}
-    every = (*_OF_GROUP, "tokens", *papers, *OF_TESTBED)
+    every = (*_OF_GROUP, "tokens", *papers)
     named = [meant("figure", n, every, "stapo-repro figures --help") for n in only] or every
-    if isinstance(of, Testbed):
-        return [draw(of) for name, draw in OF_TESTBED.items() if name in named]
     out = [s for n, draw in _OF_GROUP.items() if n in named for g in of.values() if (s := draw(g)) is not None]
     out += [s for g in of.values() if "tokens" in named for s in _tokens(g)]
     return out + [s for name, p in papers.items() if name in named for s in p.sketches(of)]
 
 
-def draw(
-    of: Groups | Testbed, only: Sequence[str] = (), kinds: Sequence[str] = (), committed: bool = False
-) -> list[Sketch]:
+def draw(of: Groups, only: Sequence[str] = (), kinds: Sequence[str] = (), committed: bool = False) -> list[Sketch]:
     """The figures of one experiment, saved.
 
     Args:
@@ -185,12 +172,6 @@ def draw(
     known = (*_COMMITTED, "paper_", *_SIZES)
     with style():
         return [save(s, kinds) for s in sketches(of, only) if not committed or s.name.startswith(known)]
-
-
-def readme_block(drawn: Sequence[Sketch]) -> str:
-    """The README's figure, and the link to all."""
-    shown = next(d for d in drawn if d.name == _README)
-    return f"{shown.block()} [All figures](results/figures/README.md).\n"
 
 
 def gallery(drawn: Sequence[Sketch]) -> str:

@@ -1,7 +1,8 @@
 """The stages of a run in their order, each the exact command of a wing; and the run itself.
 
 All experiments are one chain: inputs, trainings, exports, evaluations, tables, figures, and of the miniature the tokens
-of STAPO. What differs is the origin of weights, data and benchmarks: made on a CPU, or taken from the hub for GPUs.
+of STAPO. What differs is the origin of weights, data and benchmarks: made on a CPU, or taken from the hub for GPUs. A
+study asks for models of its own, and makes its pages itself.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from stapo_repro import labels, paper, read
+from stapo_repro import labels
 from stapo_repro.run import checks, engine
 from stapo_repro.run.cost import MACHINES, budget
 from stapo_repro.run.engine import Stage
-from stapo_repro.run.request import Model, Request
-from stapo_repro.testbed import evidence, pages, plan
+from stapo_repro.run.request import Model, Request, choices
 from stapo_repro.text import grid
 from stapo_results.sizes import is_miniature_size
 from stapo_results.terminal import duration
@@ -35,11 +35,23 @@ PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's c
 
 
 def main(r: Request) -> int:
+    """The commands `stapo-repro run` and `miniature`; raises as `run`."""
+    if (seconds := run(r)) is not None:
+        if r.on_cpu and (file := r.out / "tables" / "main_table.json").exists():
+            show(_scores(json.loads(file.read_text(encoding="utf-8"))["rows"]))
+        show_end(r, seconds, f"stapo-repro collect {r.out} --out results/records/{r.out.name}")
+    return 0
+
+
+def run(r: Request) -> float | None:
     """Run what the request lacks in its folder; a dry run prints it, makes every check, and
     starts and writes nothing.
 
+    Returns:
+        The seconds of this call; None for a dry run.
+
     Raises:
-        BadInput: the machine, an environment, the disk or the folder does not do; nothing was started.
+        BadInput: the machine, an environment, the disk or the folder is not sufficient; nothing was started.
         RunFailed: a stage failed; the same command resumes.
     """
     began, stages, costs = time.monotonic(), make_stages(r), checks.stage_costs(r)
@@ -49,28 +61,27 @@ def main(r: Request) -> int:
     if r.dry_run:
         checks.show_checks(made)
     made.refuse()
-    if not r.dry_run:
-        # a stage has to end in order: a training step of the largest model and its checkpoint
-        grace = 30.0 if r.on_cpu else 1800.0
-        engine.execute(r.out, checks.new_record(r), stages, grace)
-        show_summary(r, time.monotonic() - began)
-    return 0
+    if r.dry_run:
+        return None
+    # a stage has to end in order: a training step of the largest model and its checkpoint
+    grace = 30.0 if r.on_cpu else 1800.0
+    engine.execute(r.out, checks.new_record(r), stages, grace)
+    return time.monotonic() - began
 
 
 def make_stages(r: Request) -> list[Stage]:
     """All stages; each needs only earlier ones."""
     inputs, trainings = _inputs(r), [_training(r, m) for m in r.trained]
-    judged = () if r.part in plan.VALIDATION_EVERY else r.models  # of these only what the trainings log is asked for
-    exports = [_export(r, m) for m in judged if not m.is_base]
-    evaluations = [_evaluation(r, m, inputs) for m in judged]
+    evaluated = [m for m in r.models if m.evaluated]
+    exports = [_export(r, m) for m in evaluated if not m.is_base]
+    evaluations = [_evaluation(r, m, inputs) for m in evaluated]
     made = [*trainings, *exports, *evaluations]
-    if r.experiment == "testbed":  # hours: model by model, so that what is there can be read
+    if r.model_by_model:
         place = {m.name: i for i, m in enumerate(r.models)}
         made.sort(key=lambda s: place[s.name.partition("/")[2]])
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
-    of = "testbed" if r.experiment == "testbed" else "main"
-    if r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
-        made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
+    if r.pages:
+        made += [_page(r, what, what, "--records", *folders) for what in ("tables", "figures")]
     if r.experiment == "miniature":
         stapo = [m.name for m in r.trained if m.method == "stapo"]
         made += [_page(r, f"tokens/{name}", "tokens", f"{r.out / 'train' / name}") for name in stapo]
@@ -93,18 +104,18 @@ def _of_run(r: Request, name: str, command: Sequence[str], folder: Path, needs: 
     return Stage(name, tuple(command), folder, there, tuple(needs), online)
 
 
-def _base(r: Request, size: str) -> Path:
-    """The folder of base model, data and benchmarks of a run on a CPU: one of the testbed a world."""
-    return r.out / (f"base-{plan.world_of(size)}" if r.experiment == "testbed" else "base")
+def _base(r: Request, world: str) -> Path:
+    """The folder of base model, data and benchmarks of a run on a CPU."""
+    return r.out / "-".join(filter(None, ["base", world]))
 
 
 def _inputs(r: Request) -> list[Stage]:
     """Base models, data and benchmarks of a run on a CPU; or the paper's benchmarks and training data."""
     train, evaluate, _ = r.programs
     stages, folder = [], r.data_dir or r.out / "benchmarks"
-    for size in dict.fromkeys(m.size for m in r.models) if r.on_cpu else ():
-        base = _base(r, size)
-        of = ["--world", f"{plan.world_of(size)}"] if r.experiment == "testbed" else []
+    for world in dict.fromkeys(m.world for m in r.models) if r.on_cpu else ():
+        base = _base(r, world)
+        of = ["--world", world] if world else []
         of += ["--rebuild-base"] if r.rebuild_base else []
         command = [train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
         stages.append(_of_run(r, base.name, command, base, (), "model", "data", "benchmarks"))
@@ -120,8 +131,7 @@ def _inputs(r: Request) -> list[Stage]:
 
 
 def _training(r: Request, m: Model) -> Stage:
-    folder, mini, long = r.out / "train" / m.name, is_miniature_size(m.size), r.part in plan.VALIDATION_EVERY
-    validates = long or not (r.experiment == "testbed" or (r.quick and not mini))  # else validating takes longest
+    folder, mini, every = r.out / "train" / m.name, is_miniature_size(m.size), m.validation_every
     # the overlay of 64 GPUs names a cluster already, the others have no such key
     address = f"{'' if r.on_cpu or MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address"
     chosen = {
@@ -131,17 +141,17 @@ def _training(r: Request, m: Model) -> Stage:
         "run.size": m.size if mini and m.size != labels.MINI else None,
         "run.seed": m.seed,
         "run.steps": r.steps,
-        "run.base": _base(r, m.size) if r.on_cpu else None,
+        "run.base": _base(r, m.world) if r.on_cpu else None,
         "run.data": None if r.on_cpu else r.out / "data",
         "run.out": folder,
-        "trainer.val_before_train": "true" if long else None if validates else "false",
-        "trainer.test_freq": plan.VALIDATION_EVERY[r.part] if long else None if validates else -1,
+        "trainer.val_before_train": None if every is None else "true" if every else "false",
+        "trainer.test_freq": every if every != 0 else -1,
         "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,
         address: r.ray_address or None,
     }
     words = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    command = (r.programs[0], "run", *(m.choices or plan.choices(m.method)), *words)
-    needs = (_base(r, m.size).name if r.on_cpu else "data",)
+    command = (r.programs[0], "run", *(m.choices or choices(m.method)), *words)
+    needs = (_base(r, m.world).name if r.on_cpu else "data",)
     return _of_run(r, f"train/{m.name}", command, folder, needs, "metrics.jsonl")
 
 
@@ -160,20 +170,18 @@ def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
     if not m.is_base:
         model = ["--model", f"{r.out / 'models' / m.name}"]
     elif r.on_cpu:
-        model = ["--model", f"{_base(r, m.size) / 'model'}"]
+        model = ["--model", f"{_base(r, m.world) / 'model'}"]
     else:
         known = budget()["models"][m.size]
         model = ["--model", known["id"], "--revision", known["revision"], "--method", m.method, "--size", m.size,
                  "--train-seed", "0", "--step", "base"]  # fmt: skip
     if r.on_cpu:
-        testbed = r.experiment == "testbed"
-        benchmarks = evidence.BENCHMARK if testbed else ",".join(labels.benchmarks_of(m.size))
-        judged = r.experiment == "miniature"  # by its base model, which shows that the path works
-        how = ["--engine", "hf", *(["--judge", f"{_base(r, m.size) / 'model'}"] if judged else [])]
+        benchmarks = ",".join(m.benchmarks or labels.benchmarks_of(m.size))
+        how = ["--engine", "hf", *(["--judge", f"{_base(r, m.world) / 'model'}"] if r.judge == "base" else [])]
         how += ["--max-tokens", f"{MAX_TOKENS}"]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
         how += MINI_LIMIT if r.quick else ()
-        data = _base(r, m.size) / "benchmarks"
+        data = _base(r, m.world) / "benchmarks"
         needs.append(data.parent.name)
     else:
         how, data = _engine(r, m.size), r.data_dir or r.out / "benchmarks"
@@ -196,21 +204,17 @@ def _engine(r: Request, size: str) -> list[str]:
     return [*flags, *(PAPER_LIMIT if r.quick else ())]
 
 
-def show_summary(r: Request, wall_seconds: float) -> None:
-    """Print the closing words of a finished run; `wall_seconds` are this call's."""
-    tables, page = r.out / "tables", ""
-    if (file := tables / "testbed.md").exists():
-        page = file.read_text(encoding="utf-8").partition("\n## ")[0]
-    elif r.on_cpu and (file := tables / "main_table.json").exists():
-        page = _scores(json.loads(file.read_text(encoding="utf-8"))["rows"])
-    elif r.own:
-        page = _beside_committed(r)
+def show(page: str) -> None:
+    """Print Markdown."""
     Console().print(Markdown(page))
+
+
+def show_end(r: Request, wall_seconds: float, collecting: str = "") -> None:
+    """Print the closing words of a finished run; `wall_seconds` are this call's, `collecting` the command for that."""
     whole = sum(s.seconds for s in engine.read_states(r.out).values())
     print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}. Pages, records and logs: {r.out}")
-    if not r.own:
-        folder = f"{plan.FOLDER}/{r.part}".removesuffix("/main") if r.experiment == "testbed" else r.out.name
-        print(f"To commit: stapo-repro collect {r.out} --out results/records/{folder}, then tox -e tables")
+    if collecting:
+        print(f"To commit: {collecting}, then tox -e tables")
 
 
 def _scores(rows: list[dict[str, Any]]) -> str:
@@ -221,16 +225,3 @@ def _scores(rows: list[dict[str, Any]]) -> str:
     head = ["Method", *map(labels.benchmark_label, dict.fromkeys(b for columns in found.values() for b in columns))]
     lines = [[labels.method_label(m), *map(" / ".join, columns.values())] for m, columns in found.items()]
     return "\n".join([*grid(head, lines), "", "Accuracy in percent at T=1.0 / T=0.7."])
-
-
-def _beside_committed(r: Request) -> str:
-    """The user's method beside the committed arms, world by world."""
-    mine = [r.out / "eval", r.out / "train"]
-    own = evidence.gather(read.load_cells(mine), read.load_training_runs(mine))
-    committed = evidence.gather(*pages.read(paper.checkout() / "results" / "records" / plan.FOLDER)["main"])
-    head = ["", "T=1.0", "T=0.7", f"Reward 1-{evidence.EARLY}", f"Useful 1-{evidence.EARLY}", "Spurious, late"]
-    lines = []
-    for world, rows in pages.standing(own, committed, r.own).items():
-        lines += [f"## {world}: {labels.method_label(r.own)} beside the committed arms", ""]
-        lines += [*grid(head, [[cell.replace("\n", " ") for cell in row] for row in rows]), ""]
-    return "\n".join(lines)

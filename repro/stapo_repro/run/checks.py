@@ -69,9 +69,9 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     disk = sum(max(0.0, costs[s.name].disk - _bytes(s.folder) / GIB) for s in left if s.name in costs)
     checks.attempt("disk", check_disk, r.out, disk, "" if r.on_cpu else "--keep-checkpoints 1, or ")
     train, evaluate, _ = r.programs
-    if r.own:  # the training wing alone knows the names of methods; seeds and worlds are one question
+    if r.user_method:  # the training wing alone knows the names of methods; seeds and worlds are one question
         for s in [s for s in left if s.kind == "train"][:1]:
-            checks.attempt("configuration", _asked, (*s.command, "--config-only"), f"{r.own} cannot be trained")
+            checks.attempt("configuration", _asked, (*s.command, "--config-only"), f"{r.user_method} cannot be trained")
     if r.on_cpu:
         return checks
     if r.trained:

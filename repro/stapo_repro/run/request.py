@@ -1,9 +1,7 @@
-"""What is asked of a run: miniature, testbed, the paper's cells or a public checkpoint."""
+"""What is asked of a run: the miniature, the paper's cells, or the models of a study."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,13 +12,12 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from stapo_repro import labels
-from stapo_repro.paper import variant, with_values
+from stapo_repro.paper import TAU_P, Q, variant, with_values
 from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
-from stapo_repro.testbed import plan
-from stapo_results.errors import BadInput, meant, near_name
+from stapo_results.errors import BadInput, near_name
 from stapo_results.sizes import MINI
 
-Experiment = Literal["miniature", "testbed", "cells"]
+Experiment = Literal["miniature", "cells"]
 Seeds = Annotated[str | None, tyro.conf.arg(help="Training seeds, such as 0,1,4. Default: 0.")]
 DryRun = Annotated[
     bool, tyro.conf.arg(help="Print each stage with its command, hours and disk; make every check; start nothing.")
@@ -33,20 +30,29 @@ HARDWARE = ("cpu", "cpu-2nodes")
 _OPTIONS = ("seeds", "steps")
 """Options of the miniature; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
-_LABEL = re.compile(r"[a-z][a-z0-9._-]*")
+_SELECTOR = "actor_rollout_ref.selector"
 
 
 @dataclass(frozen=True)
 class Model:
     """A model that is evaluated and, unless its weights are taken as they are, trained.
 
-    `choices`: what `stapo-train run` is told of the method, where that is more than its name.
+    Attributes:
+        choices: what `stapo-train run` is told of the method, where that is more than its name.
+        world: of `stapo-train base`, whose base model and data it takes; "" for the miniature's, or of no base folder.
+        validation_every: steps between validations, one before the first among them; 0 for none, None as configured.
+        evaluated: whether it is exported and evaluated.
+        benchmarks: it is evaluated on; those of its size by default.
     """
 
     method: str
     size: str
     seed: int = 0
     choices: tuple[str, ...] = ()
+    world: str = ""
+    validation_every: int | None = None
+    evaluated: bool = True
+    benchmarks: tuple[str, ...] = ()
 
     @property
     def is_base(self) -> bool:
@@ -67,11 +73,14 @@ class Request:
         models: in the order in which they are trained and evaluated.
         same: what further calls on the same folder have to agree in, beside experiment, quick and steps.
         programs: paths of stapo-train, stapo-eval and stapo-repro.
-        own: the label of a method that is shown beside the testbed's committed arms; part: of the testbed.
-        data_dir and below: see `stapo-repro run --help`; keep_checkpoints 0: the training's own number.
+        user_method: the label of a method that the training's environment may not know: it is asked before the start.
+        model_by_model: a model is trained, exported and evaluated before the next: what is there can be read.
+        pages: whether tables and figures are stages.
+        data_dir and below: see `stapo-repro run --help`; keep_checkpoints 0: the training's own number. judge: on a CPU
+            "base" is the base model, which shows that the path works.
     """
 
-    experiment: Experiment
+    experiment: str
     models: tuple[Model, ...]
     steps: int
     quick: bool
@@ -81,8 +90,9 @@ class Request:
     dry_run: bool = False
     hardware: str = "cpu"
     rebuild_base: bool = False
-    part: plan.Part = "main"
-    own: str = ""
+    user_method: str = ""
+    model_by_model: bool = False
+    pages: bool = True
     data_dir: Path | None = None
     ray_address: str = ""
     source: str = ""
@@ -174,7 +184,9 @@ def run(
         "keep_checkpoints": keep_checkpoints or 0,
     }
     same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
-    models = tuple(Model(m, s, n) for m, s in named for n in ((0,) if m == labels.BASE else numbers or (0,)))
+    every = 0 if quick else None  # validating would take longest
+    trained = [(m, s, n) for m, s in named for n in ((0,) if m == labels.BASE else numbers or (0,))]
+    models = tuple(Model(*of, validation_every=every) for of in trained)
     if steps is None:
         steps = PAPER_QUICK_STEPS if quick else setting("steps")
     return Request(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
@@ -205,96 +217,16 @@ def cpu_run(
     same |= {} if hardware == "cpu" else {"hardware": hardware}
     models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in names))
     count = steps if steps is not None else QUICK_STEPS if quick else STEPS
-    return Request("miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base)
+    return Request(
+        "miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base, judge="base"
+    )
 
 
-def of_testbed(
-    quick: bool = False, worlds: str | None = None, arms: str | None = None, seeds: str | None = None,
-    steps: int | None = None, pilot: bool = False, long: bool = False, costly: bool = False, method: str | None = None,
-    out: Path | None = None, dry_run: DryRun = False,
-) -> Request:  # fmt: skip
-    """Worlds in which the worth of every rare token is known: five arms a world, the sweeps over q and tau_p in one.
-
-    The same command resumes; other --worlds, --arms and --seeds add to its folder. docs/testbed.md has the claims that
-    its records judge.
-
-    Args:
-        quick: Short form to try the path: one world, two arms, one seed, 2 steps, 2 samples of 16 problems.
-        worlds: Out of paper,mixed,inverted; with --costly out of costly,costly-inverted. Default: all.
-        arms: Such as justrl,stapo,stapo-q0.5; a wrong name lists them. Default: all but those at five times the
-            learning rate.
-        seeds: Such as 10,11. Default: 10 to 14; 100 to 102 with --pilot, 20 to 25 with --long, 30 to 35 with
-            --costly, 10 to 12 with --method.
-        steps: Training steps. Default: 20, with --pilot 30, with --long 300, with --costly 40, with --quick 2.
-        pilot: Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow.
-        long: JustRL and STAPO in paper at two learning rates; validation every 25 steps, no evaluation.
-        costly: Six arms where spurious words cost accuracy on longer problems, and four in a control with spurious
-            words at high entropy; validation, no evaluation.
-        method: Train this method (a name, or a YAML overlay) in the worlds, and print it beside the committed arms.
-        out: Where everything goes. Default: runs/testbed, or runs/testbed-pilot, -long, -costly or -METHOD.
-
-    Raises:
-        BadInput: an unknown world or arm, a method's file that is not there, or options that exclude each other.
-    """
-    if pilot + long + costly + (method is not None) > 1 or (method and arms):
-        raise BadInput("--pilot, --long, --costly and --method exclude each other, and --method --arms",
-                       next_step="name one of them")  # fmt: skip
-    part: plan.Part = "pilot" if pilot else "long" if long else "costly" if costly else "main"
-    if pilot and (judging := sorted({*(seeds_of(seeds) or ())} & {*plan.SEEDS["main"]})):
-        raise BadInput("a pilot's seeds judge nothing: they are others than those that do",
-                       found=f"--seeds {','.join(map(str, judging))}",
-                       next_step="leave out --seeds, or name others")  # fmt: skip
-    own = None if method is None else _own_arm(method)
-    of = labels.COSTLY if costly else labels.WORLDS
-    chosen, names = QUICK_METHODS if quick else None, tuple(of)[: 1 if quick else None]
-    if arms is not None:
-        known = [a.name for a in plan.COSTLY_ARMS] if costly else plan.ARMS
-        chosen = tuple(meant("arm", a, known, "--arms justrl,stapo") for a in arms.split(","))
-    if worlds is not None:
-        found = (
-            meant("world", w, of, f"--worlds {','.join(of)}{'' if costly else ', or --costly'}")
-            for w in worlds.split(",")
-        )
-        names = tuple(dict.fromkeys(found))
-    default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
-    arms_in = {w: [own] if own else plan.arms_of(w, part, chosen) for w in names}
-    models = [Model(labels.BASE, labels.SIZES[w]) for w in names if arms_in[w]]
-    # seed by seed: what is there after an interruption can be compared
-    models += [
-        Model(a.name, labels.SIZES[w], s, a.choices)
-        for s in seeds_of(seeds) or default for w in names for a in arms_in[w]
-    ]  # fmt: skip
-    if not models:
-        raise BadInput("no such arm in these worlds", found=f"{arms or part} in {','.join(names)}",
-                       next_step=f"add {next(iter(of))} to --worlds, which has every arm")  # fmt: skip
-    count = steps if steps is not None else plan.QUICK_STEPS if quick else plan.STEPS[part]
-    label = own.name if own else ""
-    folder = "-".join(["testbed", *filter(None, [label or part.removeprefix("main")])])
-    overlay = _sha256(Path(method)) if method and label != method else ""
-    same, out = {"part": part, "standing": label, "standing_sha256": overlay}, out or Path("runs") / folder
-    return Request("testbed", tuple(models), count, quick, out, same, programs(), dry_run, part=part, own=label)
-
-
-def _own_arm(method: str) -> plan.Arm:
-    """A method that its records name after its overlay, or after the overlay's file."""
-    file = Path(method)
-    is_file = file.suffix in (".yaml", ".yml")
-    label, value = (file.stem, f"{file.resolve()}") if is_file else (method, method)
-    if is_file and not file.is_file():
-        raise BadInput("no such overlay of a method", found=method, next_step="stapo-train methods lists the names")
-    taken = (*plan.ARMS, *labels.METHOD_LABELS) if is_file else (labels.BASE,)
-    if label in taken or not _LABEL.fullmatch(label):
-        raise BadInput("this label of a method is taken, or has letters that a label cannot have", found=label,
-                       expected="small letters, digits, dots, dashes and underscores, and of a file a new name",
-                       next_step="a file such as my-method.yaml; stapo-train methods lists the names")  # fmt: skip
-    return plan.Arm(label, (f"method={value}", f"run.method={label}"))
-
-
-def _sha256(overlay: Path) -> str:
-    """Of an overlay and of the file of its selector, where it names one (FILE.py:FUNCTION, beside it)."""
-    text = overlay.read_bytes()
-    named = [overlay.parent / f for f in re.findall(r"name:\s*['\"]?([^'\"\s:]+):\w", text.decode(errors="replace"))]
-    return hashlib.sha256(text + b"".join(f.read_bytes() for f in named if f.is_file())).hexdigest()
+def choices(label: str) -> tuple[str, ...]:
+    """What `stapo-train run` is told of a method, or of one with another tau_p or q (`paper.variant`)."""
+    method, tau_p, q = variant(label) or (label, TAU_P, Q)
+    values = {"tau_p": (tau_p, TAU_P), "q": (q, Q)}
+    return f"method={method}", *(f"{_SELECTOR}.{k}={at}" for k, (at, papers) in values.items() if at != papers)
 
 
 def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str], ...]]:

@@ -1,23 +1,23 @@
 """The testbed's claims as data, the rule that judges them, and what the seeds run could have found.
 
-The claims and the rule are in results/paper/claims_testbed.json, written before the runs that judge them.
+The claims and the rule are in claims.json, written before the runs that judge them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_repro import labels
-from stapo_repro.paper import transcribed
 from stapo_repro.statistics import ALPHA, detectable, runs_for_equivalence, runs_needed, tost_p
-from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity
-from stapo_repro.testbed.plan import PILOTS, SEEDS, Part
 from stapo_repro.text import rounded
 from stapo_results.statistics import holm
+from stapo_results.store import read_json
+from studies.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity
+from studies.testbed.plan import PILOTS, SEEDS, SIZES, Part
 
 Verdict = Literal["holds", "equivalent", "opposite", "not distinguishable", "not run"]
 
@@ -42,7 +42,7 @@ class Claim(BaseModel):
     kind: Literal["difference", "equivalence", "optimum"]
     place: str
     claim: str
-    world: str = Field(pattern=f"^({'|'.join(labels.SIZES)})$")
+    world: str = Field(pattern=f"^({'|'.join(SIZES)})$")
     part: Part
     measure: str = Field(pattern=f"^({'|'.join(MEASURES)})$")
     first: str
@@ -170,5 +170,5 @@ def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
 
 
 def load() -> Claims:
-    """The claims of the checkout. Raises: RecordError: the file does not validate."""
-    return transcribed("claims_testbed.json", Claims)
+    """The study's claims. Raises: RecordError: the file does not validate."""
+    return read_json(Path(__file__).with_name("claims.json"), Claims)

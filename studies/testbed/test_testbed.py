@@ -7,28 +7,32 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import synthetic_records as synthetic
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic_testbed import of_testbed
 from token_logs import Others, Token, with_thresholds, write_tokens
 
 from stapo_repro.read import load_cells, load_training_runs
-from stapo_repro.testbed import claims, counts, evidence, pages
-from stapo_repro.testbed.claims import Claim
-from stapo_repro.testbed.evidence import Evidence, collapse_step, quantity, run_values
-from stapo_repro.testbed.plan import arms_of
 from stapo_repro.tokens.masks import FULL, HIGH, RANDOM, S2T
-from stapo_results.errors import RecordError
+from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cell, StepMetrics
 from stapo_results.store import write_json
+from studies.testbed import claims, counts, evidence, tables
+from studies.testbed.claims import Claim
+from studies.testbed.evidence import Evidence, collapse_step, quantity, run_values
+from studies.testbed.plan import Part, arms_of
 
 
 def gathered(root: Path) -> Evidence:
     return evidence.gather(load_cells([root]), load_training_runs([root]))
 
 
-def made(root: Path) -> pages.Testbed:
-    return pages.Testbed(pages.read(root), claims.load())
+def made(root: Path) -> tables.Testbed:
+    return tables.Testbed(tables.read(root), claims.load())
 
 
 def trained(values: dict[str, list[float]], measure: str = "reward_late") -> Evidence:
@@ -145,7 +149,7 @@ def test_a_single_arms_interval_ends_at_0_unless_it_may_be_negative():
 
 
 def test_masks_are_measured_in_the_first_two_steps_of_justrl(tmp_path):
-    synthetic.of_testbed(tmp_path, worlds=("paper",))
+    of_testbed(tmp_path, worlds=("paper",))
     e = gathered(tmp_path)
     # S2T silences 7, 8, 9 spurious of 7.5, 8.5, 9.5; random 5.6 of 7.5
     q = quantity(e, "paper", "precision", [(1.0, "stapo")])
@@ -170,7 +174,7 @@ def test_a_second_evaluation_seed_is_pooled_with_the_first(tmp_path):
 
 
 def test_every_claim_from_synthetic_records(tmp_path):
-    synthetic.of_testbed(tmp_path)
+    of_testbed(tmp_path)
     t = made(tmp_path)
     found = {j.claim.number: j for j in t.claims}
     by = {v: " ".join(n for n, j in found.items() if j.verdict == v) for v in {j.verdict for j in t.claims}}
@@ -187,16 +191,16 @@ def test_every_claim_from_synthetic_records(tmp_path):
     smallest = min((j for j in found.values() if j.p is not None), key=lambda j: j.p or 0.0)
     assert smallest.p_holm == pytest.approx(22 * (smallest.p or 0.0))
     checks = ", ".join(c.number for c in claims.load().claims if c.check)
-    assert f"instrument ({checks})" in pages.headline(t)
+    assert f"instrument ({checks})" in tables.headline(t)
     # in the written forms: .9 + .03 a seed, of three seeds: 93.0 +- 4.302653 x 3 / sqrt 3 = 7.45
-    text, written = pages.to_markdown(t), json.loads(pages.to_json(t))
+    text, written = tables.to_markdown(t), json.loads(tables.to_json(t))
     assert "93.0<br><sub>85.5 to 100.5</sub> | 23.0" in text
     assert "SYNTHETIC RECORDS" in text
     assert [c["verdict"] for c in written["claims"]] == [j.verdict for j in t.claims]
 
 
 def test_a_missing_seed_or_sample_of_an_arm_leaves_its_claims_not_run_and_is_named(tmp_path):
-    synthetic.of_testbed(tmp_path, worlds=("paper",))
+    of_testbed(tmp_path, worlds=("paper",))
     shutil.rmtree(tmp_path / "eval" / "stapo-high-entropy-paper-s2")
     shutil.rmtree(tmp_path / "train" / "paper" / "justrl-fullmask-s1")
     synthetic.training_run(tmp_path / "train" / "paper", "justrl-fullmask", 1, 4, status="interrupted")
@@ -212,7 +216,7 @@ def test_a_missing_seed_or_sample_of_an_arm_leaves_its_claims_not_run_and_is_nam
 
 
 def test_seeds_of_a_pilot_judge_nothing_and_say_how_many_are_needed(tmp_path):
-    synthetic.of_testbed(tmp_path / "pilot", seeds=(100, 101, 102), worlds=("paper",))
+    of_testbed(tmp_path / "pilot", seeds=(100, 101, 102), worlds=("paper",))
     found = {j.claim.number: j for j in made(tmp_path).claims}
     assert {j.verdict for j in found.values()} == {"not run"}
     # S2T minus random: 18.67, 8/8.5 - 5.6/7.5, ...: seeds 100 to 102 add 100 to 102 spurious tokens
@@ -239,7 +243,7 @@ def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
     found = {j.claim.number: (j.verdict, j.quantity.mean) for j in t.claims if j.verdict != "not run"}
     # JustRL at step 2, STAPO never: 4 + 25; (.1 - .2) less (.7 to .75 - .3): -.525; ten words a nat in a response
     assert found == {"7a": ("holds", 27.0), "7b": ("holds", -0.525), "7c": ("holds", -525.0)}
-    table = pages.to_markdown(t)
+    table = tables.to_markdown(t)
     assert table.count("| yes |") == 12
     for line in (
         "| 2e-4 | JustRL | 10 | no: exploratory | 0.90 | 0.10 | 900 | 100 | 90.0 | 90.0 | 0.90 | 1 | none |",
@@ -251,7 +255,7 @@ def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
 
 @pytest.mark.parametrize("spoil", [{"size": "qwen3-8b"}, {"verdicts": ["1" * 8] * 15}, {"step": 9}])
 def test_records_that_do_not_belong_together_are_refused(tmp_path, spoil):
-    synthetic.of_testbed(tmp_path, worlds=("paper",), seeds=(0,))
+    of_testbed(tmp_path, worlds=("paper",), seeds=(0,))
     given = {"method": "dapo", "benchmark": "mini-add", "setting": "t1.0", "verdicts": ["1" * 8] * 16, "step": 8}
     synthetic.cell(tmp_path / "eval", **given | spoil)
     with pytest.raises(RecordError):
@@ -267,12 +271,12 @@ def test_the_claims_name_arms_that_are_trained():
 
 
 def test_a_users_method_is_paired_with_the_committed_arms_over_the_seeds_that_both_have(tmp_path):
-    synthetic.of_testbed(tmp_path / "committed", worlds=("paper",), seeds=(0, 1, 2))
+    of_testbed(tmp_path / "committed", worlds=("paper",), seeds=(0, 1, 2))
     for seed in (0, 1):
         rates = {"useful_rate": 0.95 + 0.01 * seed, "spurious_rate": 0.1}
         synthetic.training_run(tmp_path / "own" / "train", "mine", seed, 8, more=rates)
     own, committed = gathered(tmp_path / "own"), gathered(tmp_path / "committed")
-    ((world, rows),) = pages.standing(own, committed, "mine").items()
+    ((world, rows),) = tables.standing(own, committed, "mine").items()
     assert (world, [r[0] for r in rows]) == ("paper", [
         "mine", "JustRL", "JustRL-FullMask", "High-entropy mask", "Random mask", "STAPO", "mine minus JustRL",
         "mine minus STAPO"])  # fmt: skip
@@ -284,9 +288,31 @@ def test_a_users_method_is_paired_with_the_committed_arms_over_the_seeds_that_bo
     synthetic.cell(tmp_path / "own" / "eval", verdicts=["1" * 8] * 8, **given)
     synthetic.training_run(tmp_path / "other", "mine", 0, 4, more={"useful_rate": 0.5, "spurious_rate": 0.1})
     for root in ("own", "other"):
-        assert len(pages.standing(gathered(tmp_path / root), committed, "mine")["paper"]) == 6
-    alone = pages.standing(own, Evidence({}), "mine")["paper"]
+        assert len(tables.standing(gathered(tmp_path / root), committed, "mine")["paper"]) == 6
+    alone = tables.standing(own, Evidence({}), "mine")["paper"]
     assert {cell for row in alone[1:] for cell in row[1:]} == {"not run"}
+
+
+@given(data=st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_byte_of_a_training_is_refused_or_changes_no_value_silently(tmp_path, data):
+    def read() -> tuple[str, list]:
+        runs = load_training_runs([tmp_path])
+        parts: dict = {part: ([], runs if part == "main" else []) for part in get_args(Part)}
+        return tables.Testbed(parts, claims.load()).inputs_sha256, [r.steps for r in runs]
+
+    shutil.rmtree(tmp_path)  # of the example before this one
+    path = synthetic.training_run(tmp_path, "stapo", steps=2) / "metrics.jsonl"
+    whole, (stamp, before) = path.read_bytes(), read()
+    at, byte = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 255))
+    path.write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
+    refusal, new_stamp, after = str(path), stamp, before
+    try:
+        new_stamp, after = read()
+    except BadInput as e:
+        refusal = str(e)
+    assert str(path) in refusal
+    assert after == before or new_stamp != stamp
 
 
 # Step 1: rare tokens with entropies 0.1 (spurious) 0.2 0.3 (useful) 0.4 (spurious); a frequent spurious one.

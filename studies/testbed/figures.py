@@ -13,11 +13,11 @@ from stapo_repro import labels
 from stapo_repro.figures import style
 from stapo_repro.figures.curves import Panel, curve, line, panel
 from stapo_repro.figures.style import GREY, MethodStyle, Sketch, Value
-from stapo_repro.testbed.claims import Claim, Judged, Verdict, judging
-from stapo_repro.testbed.evidence import MEASURES, run_values
-from stapo_repro.testbed.pages import MASKS, Testbed
-from stapo_repro.testbed.plan import COSTLY_ARMS, LONG_ARMS, method_and_rate, rate_text
 from stapo_repro.text import signed
+from studies.testbed.claims import Claim, Judged, Verdict, judging
+from studies.testbed.evidence import MEASURES, run_values
+from studies.testbed.plan import COSTLY, COSTLY_ARMS, LONG_ARMS, WORLDS, method_and_rate, rate_text
+from studies.testbed.tables import MASKS, Testbed
 
 _RATES = (Panel("useful_rate", factor=100.0), Panel("spurious_rate", factor=100.0))
 _LONG = (
@@ -56,9 +56,9 @@ def _judged(t: Testbed, world: str, first: str, second: str, *measures: str) -> 
 def rates(t: Testbed) -> Sketch:
     """Useful and spurious words over the steps, a colour per arm, a column per world."""
     figure = style.sheet(4.8)
-    grid = figure.subplots(len(_RATES), len(labels.WORLDS), sharex=True, sharey="row")
+    grid = figure.subplots(len(_RATES), len(WORLDS), sharex=True, sharey="row")
     done = [r for r in t.evidence["main"].runs if r.status == "done"]
-    for column, (world, size) in zip(grid.T, labels.WORLDS.items(), strict=True):
+    for column, (world, size) in zip(grid.T, WORLDS.items(), strict=True):
         runs = {arm: [r for r in done if (r.size, r.method) == (size, arm)] for arm in labels.ARMS}
         for axes, shown in zip(column, _RATES, strict=True):
             panel(axes, runs, shown)
@@ -74,7 +74,7 @@ def rates(t: Testbed) -> Sketch:
     late = {(r["world"], r["arm"]): r["values"]["spurious_late"].mean for r in t.rows if "spurious_late" in r["values"]}
     found = {
         world: (none, max(masked))
-        for world in labels.WORLDS
+        for world in WORLDS
         if (none := late.get((world, "justrl"))) is not None
         and (masked := [x for (w, a), x in late.items() if w == world and a in MASKS and x is not None])
     }
@@ -86,7 +86,7 @@ def rates(t: Testbed) -> Sketch:
 def costly(t: Testbed) -> Sketch:
     """Accuracy on longer problems and spurious words in `costly`, a colour per arm."""
     runs = {a.name: [r for r in t.evidence["costly"].runs
-                     if (r.status, r.size, r.method) == ("done", labels.COSTLY["costly"], a.name)]
+                     if (r.status, r.size, r.method) == ("done", COSTLY["costly"], a.name)]
             for a in COSTLY_ARMS}  # fmt: skip
     figure = style.sheet(3.1)
     for axes, shown in zip(figure.subplots(1, len(_COSTLY)), _COSTLY, strict=True):

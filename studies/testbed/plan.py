@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from stapo_repro import labels
-from stapo_repro.paper import TAU_P, Q, variant
+from stapo_repro.run.request import choices
 from stapo_results.errors import RecordError
+from stapo_results.sizes import of_world
 
+WORLDS: dict[str, str] = {world: of_world(world) for world in ("paper", "mixed", "inverted")}
+"""The worlds, and the size label of the models of each."""
+COSTLY: dict[str, str] = {world: of_world(world) for world in ("costly", "costly-inverted")}
+"""The worlds in which spurious words cost something, the second its control; they have a part of their own."""
+SIZES: dict[str, str] = WORLDS | COSTLY
 Part = Literal["main", "pilot", "long", "costly", "costly-pilot", "costly-long"]
 """pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation. costly:
 this world and its control, with validation on both benchmarks, no evaluation. costly-long: more steps, exploratory."""
@@ -32,7 +38,6 @@ RATES = {"": "2.0e-4", "-lr2.5x": "5.0e-4", "-lr5x": "1.0e-3"}
 LONG_ARMS = ("justrl", "stapo", "stapo-random", "justrl-lr2.5x", "stapo-lr2.5x")
 VALIDATION_EVERY: dict[Part, int] = {"long": 25, "costly": 10}
 """Steps between validations, of the parts that have them in the place of an evaluation."""
-_SELECTOR = "actor_rollout_ref.selector"
 
 
 class Arm(NamedTuple):
@@ -40,13 +45,6 @@ class Arm(NamedTuple):
 
     name: str
     choices: tuple[str, ...]
-
-
-def choices(label: str) -> tuple[str, ...]:
-    """What `stapo-train run` is told of a method, or of one with another tau_p or q (`paper.variant`)."""
-    method, tau_p, q = variant(label) or (label, TAU_P, Q)
-    values = {"tau_p": (tau_p, TAU_P), "q": (q, Q)}
-    return f"method={method}", *(f"{_SELECTOR}.{k}={at}" for k, (at, papers) in values.items() if at != papers)
 
 
 SWEEP = tuple(Arm(m, choices(m)) for m in ("stapo-q0.25", "stapo-q0.5", "stapo-tau0.0002", "stapo-tau0.02"))
@@ -95,11 +93,11 @@ def rate_text(rate: str) -> str:
 
 def world_of(size: str, where: str = "the model") -> str:
     """The world whose models have this size label. Raises: RecordError for another size, found `where`."""
-    if world := next((w for w, s in labels.SIZES.items() if s == size), None):
+    if world := next((w for w, s in SIZES.items() if s == size), None):
         return world
     raise RecordError(
         f"{where} is not of the testbed",
         found=f"size {size}",
-        expected=" | ".join(labels.SIZES.values()),
-        next_step="name a folder that holds a run of `stapo-repro testbed` alone",
+        expected=" | ".join(SIZES.values()),
+        next_step="name a folder that holds a run of `python -m studies.testbed run` alone",
     )

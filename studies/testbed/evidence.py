@@ -17,13 +17,13 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, final_step
-from stapo_repro.testbed import counts
-from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
 from stapo_repro.text import rounded
 from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.statistics import Crossed, crossed, over_seeds, parse_verdicts, pass_at_k
+from studies.testbed import counts
+from studies.testbed.plan import VALIDATION_EVERY, world_of
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"
 VALIDATED = {"easy": "mini-add", "hard": "mini-add-hard"}
@@ -216,7 +216,7 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun], judging: Collec
             "the testbed's runs were not trained equally long",
             found=", ".join(f"{path}: {step} steps" for step, path in sorted(lengths.items())),
             expected="one number of steps",
-            next_step="collect the runs of one `stapo-repro testbed` into a folder of their own",
+            next_step="collect the runs of one `python -m studies.testbed run` into a folder of their own",
         )
     return Evidence(dict(values), problems, runs, next(iter(lengths), None))
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stapo_repro.collect import Files
 from stapo_repro.paper import TAU_P, Q  # at which the masks are compared
 from stapo_repro.tokens import masks
 from stapo_results import store, token_log
@@ -134,3 +135,16 @@ def of_run(folder: Path, run_id: str = "") -> PlantedCounts | None:
         return found
     log = token_log.read(folder)
     return of_log(log, run_id) if log is not None and log.header.watch else None
+
+
+def shorten(folder: Path, run_id: str) -> tuple[Files, dict[str, Any]]:
+    """What a training's record keeps in the place of its token log: the counts of the steps that are read."""
+    counted = of_run(folder, run_id)
+    if counted is None:
+        return {}, {}
+    n = sum(step <= NEAR_BASE for step in counted.steps)
+    near: dict[str, Any] = {name: getattr(counted, name)[:n] for name in ("steps", "spurious", "own")}
+    for name in ("rare", "masks"):
+        near[name] = [c.model_copy(update={"tokens": c.tokens[:n]}) for c in getattr(counted, name)]
+    text = store.to_line(counted.model_copy(update=near)) + "\n"
+    return {Path(FILE): text}, {"planted_steps": len(counted.steps) - n}
