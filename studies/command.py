@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import tyro
 
-from stapo_repro.figures.paper import gallery
-from stapo_repro.figures.style import Sketch
 from stapo_repro.paper import checkout
 from stapo_results import generated
 from stapo_results.terminal import run_main
+
+if TYPE_CHECKING:
+    from stapo_repro.figures.style import Sketch
 
 RECORDS = checkout() / "results" / "records"
 Command = Callable[..., int | None]
@@ -41,6 +42,8 @@ def run(command: Command | dict[str, Command], name: str, extra: str, words: Seq
 
 def add_figures(files: dict[Path, bytes], block: str, drawn: Sequence[Sketch]) -> None:
     """Add saved figures, and their captions to a block of the page of all figures."""
+    from stapo_repro.figures.paper import gallery  # here: most studies need no matplotlib
+
     folder = checkout() / "results" / "figures"
     files |= {folder / f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
     generated.renew(files, folder / "README.md", block, gallery(drawn))

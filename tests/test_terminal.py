@@ -119,7 +119,7 @@ def ends_of(module: str, refused: list[str], *commands: list[str]) -> tuple[list
     [
         ("stapo_training.cli", {"run", "methods", "check", "probe"}),
         ("stapo_eval.cli", {"run", "grade", "judge", "compare"}),
-        ("stapo_repro.cli", {"run", "tables", "figures", "gpu-check"}),
+        ("stapo_repro.cli", {"run", "tables", "figures", "collect"}),
     ],
 )
 def test_help_of_every_command_asks_for_no_large_package(module: str, some: set[str]) -> None:

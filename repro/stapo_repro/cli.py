@@ -129,22 +129,8 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
     return 0
 
 
-def gpu_check(cpu: bool = False, out: Path = Path("runs/gpu-check")) -> int:
-    """The suite's own commands on this machine's GPU, small: what passed, and a record to send back.
-
-    Args:
-        cpu: The same without a GPU, on vLLM's CPU build.
-        out: A new folder for everything.
-    """
-    from stapo_repro.gpu_check import check
-
-    return check(out, cpu)
-
-
 _OF_THE_DRIVER = (request.miniature, request.run)
-_COMMANDS = {
-    f.__name__.replace("_", "-"): f for f in (tables, figures, report, *_OF_THE_DRIVER, collect, tokens, gpu_check)
-}
+_COMMANDS = {f.__name__.replace("_", "-"): f for f in (tables, figures, report, *_OF_THE_DRIVER, collect, tokens)}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`stapo-repro gpu-check`: the suite's own commands on this machine's GPU, small, and a record of what came of them."""
+"""`tox -e gpu-check`: the suite's own commands on this machine's GPU, small, and a record of what came of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Values = Mapping[str, float | str]
 
 
 class CheckedStep(BaseModel):
-    """One step of `stapo-repro gpu-check`.
+    """One step of `tox -e gpu-check`.
 
     Attributes:
         paths, level: of records from before 2026-11-24, which named what a step covers.
@@ -74,7 +74,7 @@ class CheckedStep(BaseModel):
 
 
 class MachineCheck(Record):
-    """What `stapo-repro gpu-check` found on one machine, with which code."""
+    """What `tox -e gpu-check` found on one machine, with which code."""
 
     command: str
     device: Literal["cpu", "gpu"]
@@ -283,9 +283,7 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     """
     check_system()
     if not cpu and not provenance.nvidia_smi("name"):
-        raise BadInput(
-            "this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="stapo-repro gpu-check --cpu"
-        )
+        raise BadInput("this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="tox -e gpu-check -- --cpu")
     if out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out} is not empty", next_step=f"--out {out}-2, or remove it: each check is made anew")
     out, done = out.resolve(), dict[str, CheckedStep]()

@@ -9,12 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stapo_repro import gpu_check, paper
-from stapo_repro.gpu_check import CHECK, RECORD, Machine, MachineCheck, Step, check
+from stapo_repro import paper
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_training.run import step_metrics
 from stapo_training.run.folder import TrainingFolder
+from studies.gpu_check import check as gpu_check
+from studies.gpu_check.check import CHECK, RECORD, Machine, MachineCheck, Step, check
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""Does the suite run on this machine's GPU?"""
