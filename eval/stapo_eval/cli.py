@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_eval.benchmarks import benchmarks
-from stapo_eval.options import JudgeMode, Judging, Preset, RunOptions
+from stapo_eval.options import Judging, Preset, RunOptions
 from stapo_results.errors import BadInput
 from stapo_results.terminal import check_command, duration, run_main
 
@@ -43,11 +43,13 @@ def run(options: Annotated[RunOptions, Flags], dry_run: bool = False) -> int:
 
 
 def judge(
-    run: Path, options: Annotated[Judging, Flags], key_variable: str = "", data_dir: str = "", benchmarks: str = ""
-) -> int:
+    options: Annotated[Judging, Flags], run: Path | None = None, key_variable: str = "", data_dir: str = "",
+    benchmarks: str = "",
+) -> int:  # fmt: skip
     """Judge the samples of a run folder, or judge them again with another model or scope; nothing is generated.
 
-    To resume, repeat the command: no recorded reply is asked for twice.
+    To resume, repeat the command: no recorded reply is asked for twice. Without --run the judge's published prompt is
+    found, fetched once where it is not here, and printed with its hash and source.
 
     Args:
         run: Run folder, the --out of stapo-eval run.
@@ -55,6 +57,11 @@ def judge(
         data_dir: Directory with the benchmarks' files; if empty, that of the run.
         benchmarks: Files of benchmarks that the run was given by path, joined by commas.
     """
+    if run is None:
+        from stapo_eval.judge.published import find_prompt
+
+        print(find_prompt(options.judge_prompt, options.judge_mode))
+        return 0
     from stapo_eval.run import judge_again
 
     judge_again(run, options, key_variable, data_dir, benchmarks)
@@ -138,20 +145,6 @@ def compare(
     return 0
 
 
-def prompt(judge_prompt: str = "", judge_mode: JudgeMode = "compass") -> int:
-    """Find the judge's published prompt, which is fetched once, and print its hash and source.
-
-    Args:
-        judge_prompt: A text file, or a Python file and perhaps ":VARIABLE"; if empty, $STAPO_JUDGE_PROMPT, the cache
-            or the network.
-        judge_mode: Whose prompt.
-    """
-    from stapo_eval.judge.published import find_prompt
-
-    print(find_prompt(judge_prompt, judge_mode))
-    return 0
-
-
 def export(run: str, to: Literal["inspect", "responses"], out: str, data_dir: str = "", benchmarks: str = "") -> int:
     """Write a finished run in another harness's format, or its responses for other graders.
 
@@ -168,7 +161,7 @@ def export(run: str, to: Literal["inspect", "responses"], out: str, data_dir: st
     return 0
 
 
-_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, compare, benchmarks, export)}
+_COMMANDS = {f.__name__: f for f in (run, grade, judge, compare, benchmarks, export)}
 
 
 def main(args: list[str] | None = None) -> int:

@@ -126,7 +126,7 @@ def check_environment(program: str, names: Sequence[str], pins: str) -> str:
 def check_prompt(evaluate: str) -> str:
     """Asks the evaluation for the judge's published prompt. Raises: BadInput where it has none."""
     cure = "set STAPO_JUDGE_PROMPT=FILE, or --judge none"
-    return _asked((evaluate, "prompt"), "the judge's published prompt is not at hand", cure)
+    return _asked((evaluate, "judge"), "the judge's published prompt is not at hand", cure)
 
 
 def check_gpus(hardware: str) -> str:
