@@ -13,7 +13,7 @@ from driving import asked, commands
 from stapo_repro import cli, labels
 from stapo_repro.run import checks, request
 from stapo_repro.run.chain import make_stages
-from stapo_repro.run.request import cpu_run, miniature, parse_cells, seeds_of
+from stapo_repro.run.request import cpu_run, parse_cells, seeds_of
 from stapo_results import runs
 from stapo_results.errors import BadInput
 from stapo_results.methods import methods
@@ -22,7 +22,7 @@ from stapo_results.methods import methods
 
 
 def test_the_miniature():
-    r = miniature(quick=True, seeds="0,1", out=Path("o"))
+    r = asked("miniature", quick=True, seeds="0,1")
     of = ["justrl-s0", "stapo-s0", "justrl-s1", "stapo-s1"]
     models = [*(f"{kind}/{m}" for kind in ("train", "export") for m in of), "eval/base", *(f"eval/{m}" for m in of)]
     assert list(commands(r)) == ["base", *models, "tables", "figures", "tokens/stapo-s0", "tokens/stapo-s1"]
@@ -38,7 +38,7 @@ def test_the_miniature():
         "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 64 --out o/eval/stapo-s0"
     )
     assert by["tables"] == "stapo-repro tables --records o/eval o/train --out o/tables"
-    assert commands(miniature(out=Path("o"), rebuild_base=True))["base"].endswith(" --rebuild-base")
+    assert commands(asked("miniature", rebuild_base=True))["base"].endswith(" --rebuild-base")
 
 
 def test_a_cell_of_the_paper_on_one_node() -> None:
@@ -116,7 +116,7 @@ def test_every_training_command_composes() -> None:
     lambda: parse_cells(["stapo/smollm2-135m"]), lambda: parse_cells(["stapo/qwen3-8b", "stapo/mini"]),
     lambda: seeds_of("one"), lambda: seeds_of("0,0"), lambda: seeds_of("-1"), lambda: seeds_of(""),
     lambda: asked("stapo/mini", steps=0), lambda: asked("stapo/mini", judge="none"),
-    lambda: asked("stapo/mini", hardware="8gpu"),
+    lambda: asked("stapo/mini", hardware="8gpu"), lambda: asked("stapo/qwen3-8b", rebuild_base=True),
     lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
     lambda: asked("stapo/qwen3-8b", train_env=Path("none")), lambda: asked("stapo/mini", all=True),
 ])  # fmt: skip
@@ -148,7 +148,7 @@ def test_every_registered_method_and_other_values_of_a_mask_are_cells(size) -> N
 
 def test_the_command_line_refuses_with_code_2_and_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments in (["run", "stpo/mini"], ["nosuch"], ["miniature", "--seeds", "x"]):
+    for arguments in (["run", "stpo/mini"], ["nosuch"], ["run", "miniature", "--seeds", "x"]):
         with pytest.raises(SystemExit) as e:
             cli.main(arguments)
         assert e.value.code == 2

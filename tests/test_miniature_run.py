@@ -24,7 +24,7 @@ SAME = ["base/model/model.safetensors", "base/data/train.parquet", "base/benchma
 
 
 def command(out: Path) -> list[str]:
-    return [str(SCRIPT), "miniature", "--quick", "--out", str(out)]
+    return [str(SCRIPT), "run", "miniature", "--quick", "--out", str(out)]
 
 
 def start(out: Path, log: Path) -> subprocess.Popen:

@@ -129,8 +129,7 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
     return 0
 
 
-_OF_THE_DRIVER = (request.miniature, request.run)
-_COMMANDS = {f.__name__.replace("_", "-"): f for f in (tables, figures, report, *_OF_THE_DRIVER, collect, tokens)}
+_COMMANDS = {f.__name__.replace("_", "-"): f for f in (tables, figures, report, request.run, collect, tokens)}
 
 
 def main(argv: list[str] | None = None) -> None:

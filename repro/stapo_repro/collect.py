@@ -119,7 +119,7 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     whole/. Responses, their times and checkpoints stay behind.
 
     Args:
-        run: a folder that `stapo-repro miniature` or `run` wrote.
+        run: a folder that `stapo-repro run` wrote.
         out: a folder below results/records.
         shorten: of a study that keeps less than the token logs of its trainings.
 

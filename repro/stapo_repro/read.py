@@ -130,7 +130,7 @@ def check_roots(roots: Sequence[Path]) -> None:
                 "no such records folder",
                 found=root,
                 expected="a folder with cells/*.json somewhere below it",
-                next_step="run `stapo-repro miniature`, or name the right folder with --records",
+                next_step="run `stapo-repro run miniature`, or name the right folder with --records",
             )
 
 

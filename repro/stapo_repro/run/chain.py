@@ -35,7 +35,7 @@ PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's c
 
 
 def main(r: Request) -> int:
-    """The commands `stapo-repro run` and `miniature`; raises as `run`."""
+    """The command `stapo-repro run`; raises as `run`."""
     if (seconds := run(r)) is not None:
         if r.on_cpu and (file := r.out / "tables" / "main_table.json").exists():
             show(_scores(json.loads(file.read_text(encoding="utf-8"))["rows"]))

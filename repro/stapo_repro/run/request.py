@@ -122,16 +122,17 @@ def run(
     cells: tyro.conf.Positional[tuple[str, ...]] = (), all: bool = False, dry_run: DryRun = False, quick: bool = False,
     seeds: Seeds = None, steps: int | None = None, data_dir: Path | None = None, out: Path | None = None,
     hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None, ray_address: str = "",
-    source: str = "", judge: str | None = None, keep_checkpoints: int | None = None, train_env: Path | None = None,
-    eval_env: Path | None = None,
+    source: str = "", judge: str | None = None, keep_checkpoints: int | None = None, rebuild_base: bool = False,
+    train_env: Path | None = None, eval_env: Path | None = None,
 ) -> Request:  # fmt: skip
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
-    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs.
+    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs. `miniature` is the
+    whole reproduction in miniature: the paper's four methods, with --quick JustRL and STAPO.
     Results go to --out. Committed records are ignored.
 
     Args:
-        cells: Of the miniature or of the paper's models.
+        cells: Of the miniature or of the paper's models; or miniature.
         all: All cells of the paper's table, base models included; with --dry-run: what the reproduction takes.
         quick: Few steps, samples and problems: shows that the path works.
         steps: Training steps. Default: 30 for the miniature, 3,000 for the paper's models.
@@ -142,6 +143,7 @@ def run(
         source: Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub.
         judge: Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B.
         keep_checkpoints: How many checkpoints of each training are kept, and one more while it is written. Default: 3.
+        rebuild_base: Train the miniature's base model anew (2 minutes) instead of taking the carried weights.
         train_env: Folder of the environment whose stapo-train is used. Default: this one.
         eval_env: Folder of the environment whose stapo-eval is used. Default: this one.
 
@@ -152,6 +154,8 @@ def run(
         raise BadInput("--all and named cells exclude each other", found=" ".join(cells), next_step="leave one out")
     if all:
         cells = tuple(f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS))
+    if cells == ("miniature",):
+        cells = tuple(f"{m}/{MINI}" for m in (QUICK_METHODS if quick else labels.METHODS))
     experiment, named = parse_cells(cells)
     options = {"seeds": seeds, "steps": steps, "data_dir": data_dir, "ray_address": ray_address, "source": source,
                "judge": judge, "keep_checkpoints": keep_checkpoints, "train_env": train_env,
@@ -167,9 +171,15 @@ def run(
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
                        next_step=f"--hardware {' | '.join(allowed)}; without a GPU: {_EXAMPLE}")  # fmt: skip
     numbers = seeds_of(seeds)
+    if rebuild_base and experiment != "miniature":
+        raise BadInput("--rebuild-base: only for the miniature", found=f"a cell of the {experiment} run",
+                       next_step="leave it out")  # fmt: skip
     if experiment == "miniature":
         methods = sorted(dict(named), key=[*labels.METHOD_LABELS, *dict(named)].index)  # one order, however named
-        return cpu_run(out, quick=quick, seeds=numbers, methods=methods, steps=steps, hardware=machine, dry_run=dry_run)
+        return cpu_run(
+            out, methods, quick=quick, seeds=numbers, steps=steps, hardware=machine, rebuild_base=rebuild_base,
+            dry_run=dry_run,
+        )  # fmt: skip
     if keep_checkpoints is not None and keep_checkpoints < 1:
         raise BadInput(
             "--keep-checkpoints must be at least 1", found=keep_checkpoints, next_step="--keep-checkpoints 1"
@@ -192,30 +202,16 @@ def run(
     return Request(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
 
 
-def miniature(
-    quick: bool = False, seeds: Seeds = None, rebuild_base: bool = False, out: Path = Path("runs/miniature"),
-    dry_run: DryRun = False,
-) -> Request:  # fmt: skip
-    """The whole reproduction in miniature, from base model to table and curves. The same command resumes.
-
-    Args:
-        quick: Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems.
-        rebuild_base: Train the base model anew (2 minutes) instead of taking the weights that the repository carries.
-        out: Where everything goes.
-    """
-    return cpu_run(out, quick=quick, seeds=seeds_of(seeds), rebuild_base=rebuild_base, dry_run=dry_run)
-
-
 def cpu_run(
-    out: Path, *, quick: bool = False, seeds: tuple[int, ...] | None = None, methods: Sequence[str] | None = None,
+    out: Path, methods: Sequence[str], *, quick: bool = False, seeds: tuple[int, ...] | None = None,
     steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False,
 ) -> Request:  # fmt: skip
-    """The miniature; None takes the default."""
-    names, numbers = methods or (QUICK_METHODS if quick else tuple(labels.METHODS)), seeds or (0,)
-    same: dict[str, Any] = {"methods": list(names), "seeds": list(numbers)}
+    """The miniature with these methods; None takes the default."""
+    numbers = seeds or (0,)
+    same: dict[str, Any] = {"methods": list(methods), "seeds": list(numbers)}
     same |= {"rebuild_base": True} if rebuild_base else {}
     same |= {} if hardware == "cpu" else {"hardware": hardware}
-    models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in names))
+    models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in methods))
     count = steps if steps is not None else QUICK_STEPS if quick else STEPS
     return Request(
         "miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base, judge="base"
