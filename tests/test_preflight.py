@@ -606,6 +606,18 @@ def test_memory_of_the_half_billion_size_by_hand(monkeypatch: pytest.MonkeyPatch
     assert (round(update.gib, 2), round(sampling.gib, 2)) == (18.4, 16.73)
 
 
+@pytest.mark.parametrize(
+    ("method", "seconds"),
+    [("stapo", (122.88, 184.32, 491.52)), ("justrl", (122.88, 122.88, 491.52)), ("grpo", (122.88, 245.76, 491.52))],
+)
+def test_seconds_of_a_step_without_a_gpu_by_hand(method: str, seconds: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 responses of 384 tokens at 100 a second; half of STAPO's step has a pass of its own, GRPO's a reference."""
+    monkeypatch.setattr(estimate, "forward_tokens", lambda shape, dtype: 100.0)
+    config = compose([f"method={method}", "size=qwen2.5-coder-0.5b", "hardware=cpu", "run.data=data", "run.out=out"])
+    found = estimate.cpu_seconds(config, shapes.shape_from(HALF_BILLION, ""))
+    assert tuple(round(s, 2) for s in found.values()) == seconds
+
+
 def test_a_refusal_for_memory_has_both_numbers_and_the_settings_that_lower_it() -> None:
     config = compose([*GPUS, "trainer.n_gpus_per_node=1"])
     # fp32 weights, gradients and moments, 16 bytes each of 8,190,735,360 parameters, are 122 GiB alone

@@ -82,6 +82,7 @@ def test_a_run_that_was_killed_makes_what_is_missing_and_ends_in_the_same_bytes(
     for name in NAMES:
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
     assert ids(killed) == ids(whole)
+    assert [r.start for r in store.read_json(killed / "run.json", Run).resumptions] == ["31 samples"]
     # what is recorded is not made again: an edited line stays
     (killed / "data.json").unlink()
     store.write_json(killed / "run.json", run.model_copy(update={"status": "running"}))

@@ -101,7 +101,9 @@ def prepare(
             print(f"{out} is finished already")
         else:
             again = "makes the samples that are missing" if within else "makes it anew"
-            with folder.working("the start", resume=f"the same command {again}"):
+            there = out / reach.SAMPLES
+            lines = len(there.read_bytes().splitlines()) if within and there.exists() else 0
+            with folder.working(f"{lines} samples" if lines else "the start", resume=f"the same command {again}"):
                 record = _written(out, found, loaded, validated, chosen(), within, **options)
     _show(record, loaded)
     print(f"{out}: content {record.train.content_sha256[:16]}")

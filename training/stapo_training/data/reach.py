@@ -10,7 +10,6 @@ wrong. What it leaves in the folder of `stapo-train data`:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,18 +25,13 @@ from stapo_training.artifacts.fetch import MODELS
 from stapo_training.data.rows import verl_rows
 from stapo_training.data.source import Prompt
 from stapo_training.probe.encoding import ModelFolder, find_model
+from stapo_training.run.estimate import CPU_LENGTH, forward_tokens
 from stapo_training.run.preflight import find_shape
 from stapo_training.run.resolvers import fetched
 
 SAMPLES, RECORD = "samples.jsonl", "reach.json"
 ROWS = 64
 """Responses at a time."""
-_OF_A_STEP = 0.5
-"""The linear layers' share of the time of a step of the sampler; the rest is attention, the draw and the prompts."""
-_TIMED = 512
-"""Rows of the linear layer that is timed: as many as make a processor's speed, whatever it does to the weights."""
-_LENGTH = 0.75
-"""A mean response as a share of the longest, where a quarter is cut: MATH on Qwen2.5-Coder-0.5B."""
 
 
 class Sample(Record):
@@ -56,7 +50,7 @@ class Reach(Record):
 
     model: str
     dtype: str
-    decoding: dict[str, float]
+    decoding: dict[str, float | int]
     seed: int
     samples: int
     reward: str
@@ -110,22 +104,14 @@ class Asked:
 
     def plan(self, prompts: Sequence[Prompt]) -> str:
         """How much is sampled, and how long it takes by this machine's time for a linear layer."""
-        import torch
-
-        samples, tokens = len(self.drawn(prompts)) * self.samples, int(_LENGTH * self.max_tokens)
+        samples, tokens = len(self.drawn(prompts)) * self.samples, int(CPU_LENGTH * self.max_tokens)
         said = f"{samples} samples of at most {self.max_tokens} tokens, about {samples * tokens:,} tokens"
         device, dtype = self.place
         if device != "cpu":
             return f"{said}; the time of a GPU is not known"
         if (shape := Checks().attempt("shape", find_shape, str(self.folder.path))) is None:
             return f"{said}; the time of this model family is not known"
-        weight = torch.zeros(shape.intermediate, shape.hidden, dtype=getattr(torch, dtype))
-        input, seconds = torch.zeros(_TIMED, shape.hidden, dtype=weight.dtype), []
-        for _ in range(10):
-            began = time.perf_counter()
-            torch.nn.functional.linear(input, weight)
-            seconds.append(time.perf_counter() - began)
-        a_second = _OF_A_STEP * _TIMED / min(seconds) * weight.numel() / shape.parameters
+        a_second = forward_tokens(shape, dtype)
         whole = terminal.duration(samples * tokens / a_second)
         return f"{said}: {whole} at {a_second:.0f} a second ({dtype}; the lengths and what else runs decide)"
 

@@ -12,6 +12,7 @@ planner uses too.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,13 @@ RANK_PROCESSES_GIB = 8.0  # a rank's trainer and rollout processes in host memor
 CPU_PROCESSES_GIB = 4.0  # veRL's 8 to 9 processes without a GPU: 3.7 to 4.1 GiB measured on the miniature
 CPU_RANK_GIB = 0.5  # each further training process
 FREED = 4  # bytes a parameter that a CPU's allocator has taken back and not given away: measured on 104 million
+
+CPU_LENGTH = 0.75
+"""A mean response as a share of the longest, where a quarter is cut: MATH on Qwen2.5-Coder-0.5B, 512 tokens."""
+_TIMED = 512
+"""Rows of the linear layer that is timed: as many as make a processor's speed, whatever it does to the weights."""
+_LINEAR = 0.5
+"""The linear layers' share of a pass without a GPU; the rest is attention, norms, the draw and the prompts."""
 
 _SMALLER = "actor_rollout_ref.actor.use_dynamic_bsz=true actor_rollout_ref.actor.ppo_max_token_len_per_gpu=TOKENS"
 _OFFLOAD = "actor_rollout_ref.actor.fsdp_config.{}=true"
@@ -188,6 +196,33 @@ def step(config: Any, shape: Shape, validation: int) -> throughput.Step:
         logits="eager" if a.logits_form == "eager" else "compiled",
         every=int(config.run.steps) / (validations(config) or math.inf),
     )
+
+
+def forward_tokens(shape: Shape, dtype: str) -> float:
+    """Tokens a second of a forward pass on this machine's CPU as it is now, from the time of one linear layer."""
+    import torch
+
+    weight = torch.zeros(shape.intermediate, shape.hidden, dtype=getattr(torch, dtype))
+    rows, seconds = torch.zeros(_TIMED, shape.hidden, dtype=weight.dtype), list[float]()
+    for _ in range(10):
+        began = time.perf_counter()
+        torch.nn.functional.linear(rows, weight)
+        seconds.append(time.perf_counter() - began)
+    return _LINEAR * _TIMED / min(seconds) * weight.numel() / shape.parameters
+
+
+def cpu_seconds(config: Any, shape: Shape) -> dict[str, float]:
+    """Seconds of a step's parts without a GPU, where a response is as long as `CPU_LENGTH` says and a prompt short.
+
+    A token of a response is sampled as fast as it is read. A backward pass costs two forward passes, checkpointing one.
+    """
+    a, prompts = config.actor_rollout_ref, int(config.data.train_batch_size)
+    tokens = prompts * int(a.rollout.n) * CPU_LENGTH * int(config.data.max_response_length)
+    forward = tokens / forward_tokens(shape, a.rollout.dtype)
+    own = selector_from(a.selector).own_pass * (1 - int(a.actor.ppo_mini_batch_size) / prompts)
+    passes = 1 + own + bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+    update = 3 + bool(a.model.enable_gradient_checkpointing)
+    return {"sampling": forward, "log-probabilities": passes * forward, "update": update * forward}
 
 
 def validations(config: Any) -> int:

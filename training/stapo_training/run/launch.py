@@ -18,6 +18,7 @@ from stapo_results.checks import Checks
 from stapo_results.errors import BadInput, RunFailed, message_of
 from stapo_results.schema import Run
 from stapo_results.shapes import Shape
+from stapo_results.sizes import is_miniature_size
 from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
 from stapo_training.run import estimate, status
@@ -171,8 +172,13 @@ def show(config: Any, found: Preflight, command: str) -> None:
 
 
 def _time(config: Any, found: Preflight) -> str | None:
-    if config.trainer.device == "cpu":
+    if config.trainer.device == "cpu" and is_miniature_size(config.run.size):
         return f"stapo-repro run {config.run.method}/{config.run.size} --dry-run has the recorded times of CPUs"
+    if config.trainer.device == "cpu" and found.shape:
+        parts = estimate.cpu_seconds(config, found.shape)
+        each, said = sum(parts.values()), ", ".join(f"{name} {s:.0f} s" for name, s in parts.items())
+        whole = f"about {duration(each)} a step ({said}), {duration(each * config.run.steps)} in all"
+        return f"{whole}, by a linear layer as fast as just now; what else runs and the lengths decide"
     if found.shape is None or found.card is None:
         return None
     step = estimate.step(config, found.shape, found.validation or throughput.VALIDATION)
