@@ -10,6 +10,16 @@ settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of each study the first test is among the quick ones, the others are for the night."""
+    studies, seen = Path(__file__).parent / "studies", set[Path]()
+    for item in items:
+        if studies in item.path.parents:
+            if item.path.parent in seen:
+                item.add_marker("nightly")
+            seen.add(item.path.parent)
+
+
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base folder of the miniature whose model is trained for a few steps only: real in form, not in skill."""
