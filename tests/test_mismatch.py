@@ -8,8 +8,6 @@ import pytest
 import token_logs as logs
 import torch
 
-from stapo_repro.read import TrainingRun
-from stapo_repro.tokens import tables
 from stapo_repro.tokens.log import load
 from stapo_repro.tokens.masks import Number
 from stapo_repro.tokens.numbers import mismatch as measured
@@ -54,18 +52,6 @@ def test_equal_mismatches_count_in_part_and_mini_batches_apart(tmp_path: Path) -
     assert (m["rare"].part, m["rare"].whole) == (1.5, 2)
     assert m["rare_chance"].mean == (1 / 2 + 1) / 2
     assert (m["correct"].part, m["correct_chance"].mean) == (1, (1 / 10 + 1 / 1) / 2)
-
-
-def test_the_table_names_what_was_not_run_and_what_a_log_does_not_know(tmp_path: Path) -> None:
-    logs.write(tmp_path / "a", ROWS)
-    logs.write(tmp_path / "b", [logs.row()])
-    runs = [TrainingRun("stapo", "mini", s, "", "done", [], folder=tmp_path / n) for s, n in enumerate("abc")]
-    _, _, *lines = tables.mismatches(runs)
-    stapo, *others = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
-    assert stapo[:2] == ["STAPO, seed 0 (miniature)", "3"]
-    assert stapo[3] == "66.7 % (50.0 to 100.0); by chance 75.0 %, at least 66.7 %"
-    assert others[0][1].startswith("no sampler's probability")
-    assert [o[1].strip(" |") for o in others[1:]] == ["no token log on record", "not run", "not run"]
 
 
 def test_the_largest_of_all_ranks_are_flagged() -> None:

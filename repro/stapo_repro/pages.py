@@ -24,9 +24,9 @@ _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
 
 
-def roots(records: Sequence[Path], but: str = "") -> tuple[list[Path], tuple[str, ...]]:
-    """(folders with the main experiment's records, folders in them that are left out, all apart from `but`)"""
-    return (list(records), ()) if records else ([_RECORDS], tuple(name for name in read.APART if name != but))
+def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+    """(folders with the main experiment's records, folders in them that are left out)"""
+    return (list(records), ()) if records else ([_RECORDS], read.APART)
 
 
 def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
@@ -38,8 +38,7 @@ def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     folder, files = out or _RESULTS / "tables", dict[Path, bytes]()
     table = build.build(read.load_cells(*roots(records)), paper.load())
     texts = {f"main_table.{kind}": written(table) for kind, written in write.FORMS.items()}
-    runs, logged = (read.load_training_runs(*roots(records, but)) for but in ("", read.METHODS))
-    texts["tokens.md"] = tables.tables(runs, logged)
+    texts["tokens.md"] = tables.tables(read.load_training_runs(*roots(records)))
     if not out:
         texts["gpu.md"] = _on_gpus()
         generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))

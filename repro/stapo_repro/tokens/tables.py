@@ -13,9 +13,7 @@ from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, load, run_label
 from stapo_repro.tokens.masks import Line, Number
 from stapo_results import token_log
-from stapo_results.sizes import is_miniature_size
 
-_MISMATCHED = ("stapo", "tis", "icepop")  # methods whose runs are asked about sampler and trainer
 _NO_RUN = "Not run: the records hold no such token log."
 MISMATCH = (
     "S2T's tokens",
@@ -34,22 +32,16 @@ def small_percent(share: float, digits: int = 4) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def tables(runs: Sequence[TrainingRun], logged: Sequence[TrainingRun]) -> str:
-    """results/tables/tokens.md.
-
-    Args:
-        runs: of the main experiment, whose planted words are counted.
-        logged: all runs that may have a token log.
+def tables(runs: Sequence[TrainingRun]) -> str:
+    """results/tables/tokens.md of the main experiment's runs.
 
     Raises:
         RecordError: a log or record is damaged, lacks rows, or two logs have other planted words.
         RunFailed: a log contradicts itself or its run's metrics.
     """
-    small = [r for r in logged if r.size == labels.SMALL]
     sections = {
         "What the masks silence of the planted words (a tiny model on additions)": planted(runs),
-        "Mismatch of sampler and trainer": mismatches(logged),
-        "Rare tokens of the small model": rare_tokens(small),
+        "Rare tokens of the small model": rare_tokens([r for r in runs if r.size == labels.SMALL]),
     }
     lines = ["# Tokens", "", "How each section is made, and what it says: `docs/tokens.md`."]
     for title, text in sections.items():
@@ -101,24 +93,7 @@ def _tokens(count: float) -> str:
     return f"{count:,.0f}" if abs(count - round(count)) < 1e-6 else f"{count:,.1f}"  # sums of fractions
 
 
-def mismatches(runs: Sequence[TrainingRun]) -> list[str]:
-    """Whether S2T's tokens are those on which sampler and trainer disagree (`numbers.mismatch`), a line a run."""
-    rows = []
-    for method in _MISMATCHED:
-        of_method = sorted((r for r in runs if r.method == method), key=lambda r: (r.size, r.seed))
-        for run in of_method:
-            log = _log_of(run)
-            found = numbers.mismatch(log) if log else None
-            why = "no sampler's probability, or no token that S2T would silence" if log else "no token log on record"
-            model = "miniature" if is_miniature_size(run.size) else labels.size_label(run.size)
-            note = f" ({model})" + (", SYNTHETIC" if run.synthetic else "")
-            rows.append([escape(run_label(run) + note), *(mismatch_cells(found) if found else [why])])
-        if not of_method:
-            rows.append([escape(labels.method_label(method)), "not run"])
-    return _filled(("Run", *MISMATCH), rows)
-
-
-def _filled(head: Sequence[str], rows: Sequence[list[str]]) -> list[str]:
+def filled(head: Sequence[str], rows: Sequence[list[str]]) -> list[str]:
     """A grid whose short rows say why they have no numbers."""
     return grid(head, [[*row, *[""] * (len(head) - len(row))] for row in rows])
 
@@ -137,7 +112,8 @@ def mismatch_cells(m: Mapping[str, Number]) -> list[str]:
     ]
 
 
-def _log_of(run: TrainingRun) -> LoggedRun | None:
+def log_of(run: TrainingRun) -> LoggedRun | None:
+    """The token log of a run; None where its folder has none."""
     return load(run.folder) if (run.folder / token_log.FOLDER).is_dir() else None
 
 
@@ -146,7 +122,7 @@ def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
     head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
     rows = []
     for run in sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed)):
-        log, name = _log_of(run), run_label(run)
+        log, name = log_of(run), run_label(run)
         if log is None:
             rows.append([escape(name), "no token log"])
             continue
@@ -157,4 +133,4 @@ def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
         tokens, *sums, batches = (sum(s[x] for s in steps) for x in ("tokens", "rare", "region", "mini_batches"))
         texts = [f"{n:,}" for n in (tokens, positive, *sums)]
         rows.append([escape(name), f"{len(steps)}", *texts, f"{several} of {batches}"])
-    return _filled(head, rows) if rows else [_NO_RUN]
+    return filled(head, rows) if rows else [_NO_RUN]

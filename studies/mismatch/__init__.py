@@ -1,0 +1,1 @@
+"""Are S2T's tokens those on which sampler and trainer disagree?"""

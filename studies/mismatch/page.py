@@ -1,0 +1,45 @@
+"""The page: S2T's tokens and those on which sampler and trainer disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stapo_repro import labels, read
+from stapo_repro.read import TrainingRun
+from stapo_repro.text import escape
+from stapo_repro.tokens import numbers
+from stapo_repro.tokens.log import run_label
+from stapo_repro.tokens.tables import MISMATCH, filled, log_of, mismatch_cells
+from stapo_results.sizes import is_miniature_size
+from studies import command
+
+ASKED = ("stapo", "tis", "icepop")
+"""The methods whose runs are asked."""
+_HEAD = """# Mismatch of sampler and trainer
+
+How it is measured, and what it says: [tokens](../../docs/tokens.md#mismatch-or-spurious)."""
+
+
+def add(files: dict[Path, bytes]) -> None:
+    """Add the page of the committed records."""
+    apart = tuple(name for name in read.APART if name != read.METHODS)
+    lines = [_HEAD, "", *mismatches(read.load_training_runs([command.RECORDS], apart)), ""]
+    files[command.TABLES / "mismatch.md"] = "\n".join(lines).encode()
+
+
+def mismatches(runs: Sequence[TrainingRun]) -> list[str]:
+    """Whether S2T's tokens are those on which sampler and trainer disagree (`numbers.mismatch`), a line a run."""
+    rows = []
+    for method in ASKED:
+        of_method = sorted((r for r in runs if r.method == method), key=lambda r: (r.size, r.seed))
+        for run in of_method:
+            log = log_of(run)
+            found = numbers.mismatch(log) if log else None
+            why = "no sampler's probability, or no token that S2T would silence" if log else "no token log on record"
+            model = "miniature" if is_miniature_size(run.size) else labels.size_label(run.size)
+            note = f" ({model})" + (", SYNTHETIC" if run.synthetic else "")
+            rows.append([escape(run_label(run) + note), *(mismatch_cells(found) if found else [why])])
+        if not of_method:
+            rows.append([escape(labels.method_label(method)), "not run"])
+    return filled(("Run", *MISMATCH), rows)
