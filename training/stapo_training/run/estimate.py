@@ -151,7 +151,8 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
     sampled, samples = _width(a.rollout.dtype), max(int(config.data.train_batch_size) * int(a.rollout.n), validation)
     places = min(int(a.rollout.max_num_seqs), samples)
     reference = bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-    each = MASTER + GRADIENT + MOMENTS + MASTER * reference + FREED + 2 * sampled
+    each = MASTER + GRADIENT + MOMENTS + FREED + 2 * sampled
+    each += _width(a.ref.fsdp_config.model_dtype) * reference
     resident = each * s.parameters / GIB + CPU_PROCESSES_GIB + CPU_RANK_GIB * (ranks - 1)
     layer = s.saved_bytes_per_token(w)
     kept = w * s.hidden * s.layers + layer if a.model.enable_gradient_checkpointing else layer * s.layers
