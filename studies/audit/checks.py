@@ -67,7 +67,7 @@ REASONS = {
 Grid = list[list[str]]
 
 
-class Check(NamedTuple):
+class AuditCheck(NamedTuple):
     """One kind of check over the whole table: a summary, and grids, each with its header first. A cell that is a key
     of REASONS is a finding."""
 
@@ -136,7 +136,7 @@ def answers(table: PaperTable) -> dict[str, int]:
     return {b: max((t for t in tried if t[0] == b), key=lambda t: t[3])[2] for b in PAPER_BENCHMARKS}
 
 
-def check_grim(table: PaperTable) -> Check:
+def check_grim(table: PaperTable) -> AuditCheck:
     """How well each row count fits, and every printed value against the multiples of 1/n of its column."""
     taken, cells = answers(table), len(table.rows)
     counts = [["column", "rows", "samples", "cells that fit", "by chance", "taken"]]
@@ -155,10 +155,12 @@ def check_grim(table: PaperTable) -> Check:
         f"of as many random percentages would be. {total - len(found)} of {total} printed values are a whole number of "
         "right answers."
     )
-    return Check("GRIM", summary, [counts, [["where", "printed", "finding", "step", "multiples beside it"], *found]])
+    return AuditCheck(
+        "GRIM", summary, [counts, [["where", "printed", "finding", "step", "multiples beside it"], *found]]
+    )
 
 
-def check_granularity(table: PaperTable) -> Check:
+def check_granularity(table: PaperTable) -> AuditCheck:
     """Columns whose values are multiples of a coarser step than stated more often than chance explains."""
     rows, p, cells = [], [], len(table.rows)
     for b, n in answers(table).items():
@@ -188,10 +190,10 @@ def check_granularity(table: PaperTable) -> Check:
         "samples than stated are likely in some of their values. Shown apart: where they are, for the step with the "
         "smallest p, beside columns with as many samples."
     )
-    return Check("Granularity", summary, [grid, where])
+    return AuditCheck("Granularity", summary, [grid, where])
 
 
-def check_averages(table: PaperTable) -> Check:
+def check_averages(table: PaperTable) -> AuditCheck:
     """Every printed average against its printed cells, and what would explain it where they differ."""
     n, grid = answers(table), [["where", "printed", "finding", "mean of the cells", "explained by"]]
     for row in _rows(table):
@@ -209,7 +211,7 @@ def check_averages(table: PaperTable) -> Check:
         shown = f"{float(mean / 100):.4f}", "; ".join(by) or "no rounding"
         grid.append([_where(row, AVERAGE), row.values[AVERAGE], "average", *shown])
     right, every = len(table.rows) - len(grid) + 1, len(table.rows)
-    return Check("Averages", f"{right} of {every} averages are the rounded mean of their printed cells.", [grid])
+    return AuditCheck("Averages", f"{right} of {every} averages are the rounded mean of their printed cells.", [grid])
 
 
 def _highest(rows: Sequence[PaperRow], column: str) -> list[PaperRow]:
@@ -218,7 +220,7 @@ def _highest(rows: Sequence[PaperRow], column: str) -> list[PaperRow]:
     return [r for r in rows if units(r.values[column]) == top]
 
 
-def check_marks(table: PaperTable) -> Check:
+def check_marks(table: PaperTable) -> AuditCheck:
     """Whether each mark is on the highest value, and how often each method has it."""
     wins, wrong = {m: [0, 0] for m in METHODS}, [["where", "finding", "marked", "highest"]]
     compared = [(rows, column) for rows in groups(table).values() for column in COLUMNS]
@@ -232,7 +234,7 @@ def check_marks(table: PaperTable) -> Check:
     summary = f"{len(compared) - len(wrong) + 1} of {len(compared)} best marks are on the highest printed value."
     n = len(groups(table))
     header = ["method", f"highest on a benchmark (of {n * len(PAPER_BENCHMARKS)})", f"highest average (of {n})"]
-    return Check("Best marks", summary, [[header, *([METHODS[m], *map(str, wins[m])] for m in METHODS)], wrong])
+    return AuditCheck("Best marks", summary, [[header, *([METHODS[m], *map(str, wins[m])] for m in METHODS)], wrong])
 
 
 Reading = Literal["relative, strongest", "points, strongest", "relative, each", "points, each"]
@@ -272,7 +274,7 @@ class Fact(NamedTuple):
     fact: str
 
 
-class Claims(BaseModel, extra="forbid"):
+class PaperClaims(BaseModel, extra="forbid"):
     """The file of claims. `facts` are constants, each worked out of `printed` in tests/test_audit_paper.py."""
 
     schema_version: Literal[2]
@@ -291,7 +293,7 @@ def judge(table: PaperTable, claim: ClaimedGain) -> tuple[list[Fraction], list[s
     return values, fitting, "differs" if re.search(rf"{claim.version}\b", table.source) else "another version"
 
 
-def check_claims(table: PaperTable, claims: Claims) -> Check:
+def check_claims(table: PaperTable, claims: PaperClaims) -> AuditCheck:
     """Every claimed gain against the table, and what else was found in the text."""
     grid = [["claimed gain", "printed", *get_args(Reading), "finding", "readings that give it"]]
     for c in claims.gains:
@@ -303,10 +305,10 @@ def check_claims(table: PaperTable, claims: Claims) -> Check:
         f"table's averages, {outcomes['another version']} are other versions' and do not. Readings: relative (in "
         "percent) or in points, to the strongest baseline or to each."
     )
-    return Check("Claims", summary, [grid, [["where", "finding", "what was found"], *map(list, claims.facts)]])
+    return AuditCheck("Claims", summary, [grid, [["where", "finding", "what was found"], *map(list, claims.facts)]])
 
 
-def check_statements(table: PaperTable) -> Check:
+def check_statements(table: PaperTable) -> AuditCheck:
     """What the table says of statements of the text that have no number, and what its gains rest on."""
     cells = {s: [f"{z}/{s}" for z in PAPER_SIZES] for s in SETTINGS}
     gains = [[gain(table, cells[s], reading) for s in SETTINGS] for reading in _STRONGEST]
@@ -334,7 +336,7 @@ def check_statements(table: PaperTable) -> Check:
         moved = (f"{METHODS[m]} {(average[z, m, 't0.7'] - average[z, m, 't1.0']) / 100:+.2f}" for m in METHODS)
         said.append([f"average at T=0.7 less that at T=1.0, {PAPER_SIZES[z]}", ", ".join(moved)])
     summary = "Gains are over the strongest baseline, at T=1.0 and 0.7. AIME24 also validates the paper's curves."
-    return Check("Statements", summary, [[["statement or question", "what the table gives"], *said]])
+    return AuditCheck("Statements", summary, [[["statement or question", "what the table gives"], *said]])
 
 
 def log_ratios(five: str) -> list[tuple[float, float]]:
@@ -343,7 +345,7 @@ def log_ratios(five: str) -> list[tuple[float, float]]:
     return [(math.log(low / p[0][1]), math.log(high / p[0][0])) for low, high in p[1:]]
 
 
-def check_precision(claims: Claims) -> Check:
+def check_precision(claims: PaperClaims) -> AuditCheck:
     """Whether the logits behind the printed probabilities lie on a coarse grid, as those of bf16 do."""
     rows, steps, sure = [["printed (%)", "ln of the ratios, nearest 1/8 nat", "entropy of these (nats)"]], [], []
     for five in claims.printed[TOP_FIVE]:
@@ -361,7 +363,7 @@ def check_precision(claims: Claims) -> Check:
         f"Rounding moves such a logit by up to 1/16 nat, a probability by {math.expm1(LOGIT_STEP / 2):.0%}. No "
         f"entropy is printed; the five most probable tokens alone give up to {max(sure):.2f} nats."
     )
-    return Check("Printed probabilities", summary, [rows])
+    return AuditCheck("Printed probabilities", summary, [rows])
 
 
 OF_TABLE = (check_grim, check_granularity, check_averages, check_marks, check_statements)

@@ -9,7 +9,7 @@ from stapo_repro import paper
 from stapo_repro.text import escape, grid
 from stapo_results.store import read_json
 from studies import command
-from studies.audit.checks import OF_TABLE, REASONS, Claims, check_claims, check_precision
+from studies.audit.checks import OF_TABLE, REASONS, PaperClaims, check_claims, check_precision
 
 CLAIMS = Path(__file__).with_name("claims.json")
 
@@ -33,7 +33,7 @@ def text(file: Path | None = None) -> str:
     Raises:
         BadInput, RecordError: a file is not there or does not validate.
     """
-    table, claims = paper.load(file), read_json(CLAIMS, Claims)
+    table, claims = paper.load(file), read_json(CLAIMS, PaperClaims)
     inputs = hashlib.sha256((table.model_dump_json() + claims.model_dump_json()).encode()).hexdigest()
     lines = [
         "# What the paper's printed numbers say when they are checked", "",

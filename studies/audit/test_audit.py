@@ -41,8 +41,8 @@ def table() -> paper.PaperTable:
 
 
 @pytest.fixture(scope="module")
-def claims() -> checks.Claims:
-    return read_json(page.CLAIMS, checks.Claims)
+def claims() -> checks.PaperClaims:
+    return read_json(page.CLAIMS, checks.PaperClaims)
 
 
 def test_grim_finds_seven_of_144(table):

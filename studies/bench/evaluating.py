@@ -65,7 +65,7 @@ _GOLD = (
 )  # fmt: skip
 
 
-class Response(NamedTuple):
+class MadeResponse(NamedTuple):
     """One response to grade; `label`: whether it is correct by construction."""
 
     item: Item
@@ -73,7 +73,7 @@ class Response(NamedTuple):
     label: bool
 
 
-def responses(data_dir: Path | None, *, share: float = 1.0, steps: int = 20) -> list[Response]:
+def responses(data_dir: Path | None, *, share: float = 1.0, steps: int = 20) -> list[MadeResponse]:
     """The responses, the same for the same arguments.
 
     Of each problem's samples a share that differs from problem to problem is correct, written in a few ways; the wrong
@@ -99,7 +99,7 @@ def responses(data_dir: Path | None, *, share: float = 1.0, steps: int = 20) -> 
                     label = r.random() < skill
                     answer = r.choice(right) if label else r.choices(wrong, (8, 4, 2, 1))[0]
                     text += f"Therefore, the final answer is $\\boxed{{{answer}}}$."
-                made.append(Response(Item(gold, extract(text, gold), options), text, label))
+                made.append(MadeResponse(Item(gold, extract(text, gold), options), text, label))
     r.shuffle(made)
     return made
 
@@ -125,7 +125,7 @@ def _ways(gold: Gold) -> list[str]:
     return ways
 
 
-def serially(made: list[Response], *, whole: bool) -> list[bool]:
+def serially(made: list[MadeResponse], *, whole: bool) -> list[bool]:
     """Verdicts of math-verify, with its own time limits."""
     texts = [x.text if whole else f"\\boxed{{{last_boxed(x.text) or ''}}}" for x in made]
     return [bool(verify(parse(f"${in_one(x.item.gold)}$"), parse(text))) for x, text in zip(made, texts, strict=True)]

@@ -86,7 +86,7 @@ class MachineCheck(Record):
     walked: list[CheckedStep]
 
 
-class Machine:
+class CheckedMachine:
     """One check: its folder, its card as CUDA_VISIBLE_DEVICES names it ("" hides all), and its commands.
 
     `model` is the card's name, which the first step finds.
@@ -140,7 +140,7 @@ def _require(true: bool, what: str, found: object, expected: object) -> None:
         raise RunFailed(what, found=found, expected=expected, next_step="read logs/ in the folder of the check")
 
 
-def _machine(m: Machine) -> Values:
+def _machine(m: CheckedMachine) -> Values:
     rows = [line.split(", ") for line in provenance.nvidia_smi("index,uuid,name,driver_version").splitlines()]
     about = next((r[2:] for r in rows if m.card and (r[0] == m.card or r[1].startswith(m.card))), [])
     _require(bool(about or not m.card), "the chosen card is not there", m.card, "one that nvidia-smi lists")
@@ -148,12 +148,12 @@ def _machine(m: Machine) -> Values:
     return dict(zip(("card", "driver"), about, strict=False))
 
 
-def _base(m: Machine) -> Values:
+def _base(m: CheckedMachine) -> Values:
     m.run("base", "stapo-train base --out {out}/base")
     return {}
 
 
-def _scores(m: Machine) -> Values:
+def _scores(m: CheckedMachine) -> Values:
     m.run("scores", "stapo-train check --statistics {out}/scores.json")
     found = json.loads((m.out / "scores.json").read_text())
     worked = found["bfloat16" if m.card else "float32"]
@@ -161,7 +161,7 @@ def _scores(m: Machine) -> Values:
     return {"largest_distance": max(worked["logprob_off"], worked["entropy_off"]), **reads}
 
 
-def _trained(m: Machine, name: str) -> Values:
+def _trained(m: CheckedMachine, name: str) -> Values:
     """Run a training to its end; values and times of its steps, checked."""
     m.run(name, m.train(name))
     found = {s.step: dict(s.values) for s in store.read(m.out / name / "metrics.jsonl", StepMetrics)}
@@ -182,7 +182,7 @@ def _trained(m: Machine, name: str) -> Values:
     }
 
 
-def _rates(m: Machine, step: Mapping[str, float]) -> Values:
+def _rates(m: CheckedMachine, step: Mapping[str, float]) -> Values:
     """Tokens a second in the parts of the plan, and for a known card what the plan says of them. The plan has no
     launches but decoding's, which decide at the miniature's size: an update there is slower than planned."""
     prompt, response = step["prompt_length/mean"], step["response_length/mean"]
@@ -204,7 +204,7 @@ def _rates(m: Machine, step: Mapping[str, float]) -> Values:
     return found
 
 
-def _training(m: Machine) -> Values:
+def _training(m: CheckedMachine) -> Values:
     folder = m.out / "training"
     first = folder / "checkpoints" / "global_step_1" / "COMPLETE.json"
     with m.running("killed", m.train("training"), 600, first.exists) as process:
@@ -214,12 +214,12 @@ def _training(m: Machine) -> Values:
     return found
 
 
-def _export(m: Machine) -> Values:
+def _export(m: CheckedMachine) -> Values:
     m.run("export", "stapo-train export --checkpoint {out}/training --out {out}/model")
     return {}
 
 
-def _evaluate(m: Machine, name: str, engine: str) -> Values:
+def _evaluate(m: CheckedMachine, name: str, engine: str) -> Values:
     seconds = m.run(name, f"{EVALUATE} --out {{out}}/{name} {engine}")
     missing = sum(c["missing"] for c in json.loads((m.out / name / "summary.json").read_text())["cells"])
     lines = (m.out / name / "samples.jsonl").read_bytes().count(b"\n")
@@ -227,14 +227,14 @@ def _evaluate(m: Machine, name: str, engine: str) -> Values:
     return {"samples": float(lines), "samples_a_second": round(lines / seconds, 1)}
 
 
-def _judge(m: Machine, name: str, how: str) -> Values:
+def _judge(m: CheckedMachine, name: str, how: str) -> Values:
     m.run(f"judge-{name}", f"stapo-eval judge --run {{out}}/{name} {how}")
     lines = (m.out / name / "judgements.jsonl").read_bytes().count(b"\n")
     _require(lines > 0, "the judge was asked nothing", lines, "at least one question")
     return {"questions": float(lines)}
 
 
-def _server(m: Machine) -> Values:
+def _server(m: CheckedMachine) -> Values:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -253,29 +253,29 @@ def _server(m: Machine) -> Values:
         return {**found, **_judge(m, "eval-server", f"--judge-url http://127.0.0.1:{port}/v1 --judge {{out}}/model")}
 
 
-class Step(NamedTuple):
+class MachineStep(NamedTuple):
     """One step; `needs` is the step that has to have passed before it; `minutes` are expected, on an H100: from the
     190 s that a start of a training took there, and 85 s of vLLM alone."""
 
     name: str
-    work: Callable[[Machine], Values]
+    work: Callable[[CheckedMachine], Values]
     needs: str = ""
     minutes: float = 0.0
 
 
 CHECK = (
-    Step("machine", _machine),
-    Step("base", _base, "machine", 0.5),
-    Step("scores", _scores, "machine", 0.5),
-    Step("training", _training, "base", 5.5),
-    Step("export", _export, "training", 0.5),
-    Step("evaluation", lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export", 1.5),
+    MachineStep("machine", _machine),
+    MachineStep("base", _base, "machine", 0.5),
+    MachineStep("scores", _scores, "machine", 0.5),
+    MachineStep("training", _training, "base", 5.5),
+    MachineStep("export", _export, "training", 0.5),
+    MachineStep("evaluation", lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export", 1.5),
     # the model in the judge's place too: what it says is nonsense, and counted as such
-    Step("server", _server, "export", 1.5),
+    MachineStep("server", _server, "export", 1.5),
 )
 
 
-def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
+def check(out: Path, cpu: bool, steps: Sequence[MachineStep] = CHECK) -> int:
     """Run the steps one after the other, whatever comes of them; returns 0 when every one passed, else 1.
 
     Raises:
@@ -287,7 +287,7 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     if out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out} is not empty", next_step=f"--out {out}-2, or remove it: each check is made anew")
     out, done = out.resolve(), dict[str, CheckedStep]()
-    m = Machine(out, "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0")
+    m = CheckedMachine(out, "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0")
     code, dirty = provenance.code_version()
     anew = f"each check is made anew: --out {out}-2, or remove it"
     with runs.one_writer(out, "--out"), interrupt_once(anew), processes.watched(m.mark):
@@ -310,7 +310,7 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     return 0 if all(s.outcome == "passed" for s in done.values()) else 1
 
 
-def _made(step: Step, m: Machine) -> CheckedStep:
+def _made(step: MachineStep, m: CheckedMachine) -> CheckedStep:
     """The step, done; one that fails or breaks does not stop the others."""
     began, error, values = time.perf_counter(), "", {}
     try:

@@ -15,7 +15,7 @@ from stapo_results.errors import BadInput
 from stapo_training.run import step_metrics
 from stapo_training.run.folder import TrainingFolder
 from studies.gpu_check import check as gpu_check
-from studies.gpu_check.check import CHECK, RECORD, Machine, MachineCheck, Step, check
+from studies.gpu_check.check import CHECK, RECORD, CheckedMachine, MachineCheck, MachineStep, check
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def says(folder: Path, code: str, limit_s: float = 60):
     script = folder / f"{abs(hash(code))}.py"
     script.write_text(code)
 
-    def work(m: Machine) -> gpu_check.Values:
+    def work(m: CheckedMachine) -> gpu_check.Values:
         m.run("said", f"python {script}", limit_s)
         return {"number": 2.0, "version": "1.2"}
 
@@ -39,10 +39,10 @@ def says(folder: Path, code: str, limit_s: float = 60):
 def test_what_fails_is_told_and_what_does_not_need_it_goes_on(tmp_path: Path, capsys) -> None:
     passes = says(tmp_path, "pass")
     steps = (
-        Step("a", passes),
-        Step("b", says(tmp_path, "import sys; print('why it failed'); sys.exit(3)"), "a"),
-        Step("c", passes, "b"),
-        Step("d", passes, "a"),
+        MachineStep("a", passes),
+        MachineStep("b", says(tmp_path, "import sys; print('why it failed'); sys.exit(3)"), "a"),
+        MachineStep("c", passes, "b"),
+        MachineStep("d", passes, "a"),
     )
     assert check(tmp_path / "out", True, steps) == 1
     record = store.read_json(tmp_path / "out" / RECORD, MachineCheck)
@@ -58,7 +58,7 @@ def test_what_fails_is_told_and_what_does_not_need_it_goes_on(tmp_path: Path, ca
 def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     child = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '100']).pid, flush=True); "
     child += "time.sleep(100)"
-    assert check(tmp_path / "out", True, (Step("a", says(tmp_path, child, limit_s=2)),)) == 1
+    assert check(tmp_path / "out", True, (MachineStep("a", says(tmp_path, child, limit_s=2)),)) == 1
     pid = int((tmp_path / "out" / "logs" / "said.log").read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     (step,) = store.read_json(tmp_path / "out" / RECORD, MachineCheck).walked
@@ -94,7 +94,7 @@ def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: P
     from stapo_training.run.configuration import compose
     from stapo_training.run.preflight import check_settings, find_shape
 
-    config = compose(Machine(tmp_path, "0").train("a").replace("{out}", str(tmp_path)).split()[2:])
+    config = compose(CheckedMachine(tmp_path, "0").train("a").replace("{out}", str(tmp_path)).split()[2:])
     assert (config.trainer.device, config.actor_rollout_ref.rollout.name) == ("cuda", "vllm")
     assert config.actor_rollout_ref.model.use_remove_padding
     assert check_settings(config).problems == []
@@ -116,7 +116,7 @@ def test_how_far_the_plan_is_off_on_a_known_card(tmp_path: Path) -> None:
     """On an H100. Decoding: 48 steps of 3.5 ms, 5,120 tokens of 20 microseconds, hardly any reading: 0.2704 s. Update:
     6 x (311,936 x 12,288 + 2 x 128 x 256 x 48^2) FLOPs in 0.048 ms, 12,288 x 128 logits in 0.088, 12 x 12,288 x 2 x
     6,016 bytes of activations in 0.815; a pass: 0.016, 0.057, 0.204 ms."""
-    m = Machine(tmp_path, "0")
+    m = CheckedMachine(tmp_path, "0")
     rates = {"update_tokens_a_second": 4096.0, "old_pass_tokens_a_second": 12288.0, "decoding_tokens_a_second": 2560.0}
     assert gpu_check._rates(m, PARTS) == rates
     shape = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -131,13 +131,13 @@ def test_how_far_the_plan_is_off_on_a_known_card(tmp_path: Path) -> None:
 
 
 def test_a_trainings_numbers_are_read_from_both_files_in_which_it_logs_them(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(Machine, "run", lambda *_: 0.0)  # the training has run
+    monkeypatch.setattr(CheckedMachine, "run", lambda *_: 0.0)  # the training has run
     folder, off = TrainingFolder(tmp_path / "training"), "training/rollout_probs_diff"
     for step in range(1, gpu_check.STEPS + 1):
         numbers = step_metrics.split(
             {"actor/grad_norm": 1.0, f"{off}_mean": step * 1e-7, f"{off}_max": step * 2e-7} | PARTS
         )
         folder.log_step(step, numbers.values, numbers.times | {"seconds": 2.0})
-    found = gpu_check._trained(Machine(tmp_path, ""), "training")
+    found = gpu_check._trained(CheckedMachine(tmp_path, ""), "training")
     assert found["mean_probability_difference"] == gpu_check.STEPS * 1e-7
     assert (found["largest_probability_difference"], found["seconds_of_the_last_step"]) == (gpu_check.STEPS * 2e-7, 2.0)

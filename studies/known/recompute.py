@@ -34,7 +34,7 @@ SOURCES = Path(__file__).with_name("known.yaml")
 _TOLERANCE = 1e-4  # relative, of the rule `numbers`
 
 
-class Source(BaseModel):
+class PublishedSource(BaseModel):
     """Where responses and their published scores are.
 
     Attributes:
@@ -68,7 +68,7 @@ class Source(BaseModel):
     benchmarks: dict[str, str]
 
 
-def find_source(name: str) -> tuple[str, Source]:
+def find_source(name: str) -> tuple[str, PublishedSource]:
     """(name, source): one that comes with the suite, or a YAML file with one of the same form.
 
     Raises:
@@ -84,7 +84,7 @@ def find_source(name: str) -> tuple[str, Source]:
     if path is SOURCES:
         name = meant("source", name, found, "or name a YAML file of yours")
         found = found[name]
-    return (name if path is SOURCES else path.stem), store.parse(json.dumps(found).encode(), Source, str(path))
+    return (name if path is SOURCES else path.stem), store.parse(json.dumps(found).encode(), PublishedSource, str(path))
 
 
 def _git(folder: Path, *arguments: str, network: bool = False) -> bytes:
@@ -98,7 +98,7 @@ def _git(folder: Path, *arguments: str, network: bool = False) -> bytes:
     return done.stdout
 
 
-def fetch(source: Source, url: str = "") -> Path:
+def fetch(source: PublishedSource, url: str = "") -> Path:
     """The source's folder at its commit, fetched once into the cache; raises BadInput where git fails."""
     folder = store.cache_folder() / "known" / source.repository.replace("/", "+")
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class Task:
     rows: list[dict[str, Any]]
 
 
-def read_tasks(source: Source, clone: Path) -> tuple[list[Task], int]:
+def read_tasks(source: PublishedSource, clone: Path) -> tuple[list[Task], int]:
     """(the tasks in the order of their paths, how many files of responses the clone lacks).
 
     Raises:
@@ -185,7 +185,7 @@ def _several(value: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Response:
+class PublishedResponse:
     """One response. `theirs` is its published verdict, or that of the rule where none is published."""
 
     problem: str
@@ -196,7 +196,7 @@ class Response:
     theirs: bool
 
 
-def responses_of(source: Source, task: Task) -> list[list[Response]]:
+def responses_of(source: PublishedSource, task: Task) -> list[list[PublishedResponse]]:
     """Of each problem its responses."""
     found = []
     for row in task.rows:
@@ -208,7 +208,7 @@ def responses_of(source: Source, task: Task) -> list[list[Response]]:
         theirs = [bool(v) for v in _several(verdicts)] if verdicts is not None else [bool(r) for r in rules]
         found.append(
             [
-                Response(" ".join(str(problem).split()), str(gold), str(text), answer, by_rule, says)
+                PublishedResponse(" ".join(str(problem).split()), str(gold), str(text), answer, by_rule, says)
                 for text, answer, by_rule, says in zip(texts, answers, rules, theirs, strict=True)
             ]
         )
@@ -232,7 +232,7 @@ def _graded(items: list[Item], display: Display, what: str) -> list[bool]:
 
 
 def known_scores(
-    name: str, source: Source, clone: Path, data_dir: Path | None, presets: Sequence[Preset] = get_args(Preset)
+    name: str, source: PublishedSource, clone: Path, data_dir: Path | None, presets: Sequence[Preset] = get_args(Preset)
 ) -> KnownScores:
     """Recompute a source's scores by its rule, and by each preset against our own gold answers.
 
@@ -284,7 +284,7 @@ def known_scores(
 
 
 def _file(
-    source: Source, task: Task, problems: list[list[Response]], joined: list[tuple[Any, ...]],
+    source: PublishedSource, task: Task, problems: list[list[PublishedResponse]], joined: list[tuple[Any, ...]],
     right: dict[str, list[bool]], causes: Counter[tuple[bool, str]],
 ) -> KnownFile:  # fmt: skip
     scale = 100 if source.percent else 1

@@ -2,5 +2,5 @@
 
 style    the look, and saving       groups   records by group, and the quantities that several figures show
 curves   from metrics.jsonl         compare  from evaluations
-tokens   from token logs            testbed  the testbed's
+tokens   from token logs
 """
