@@ -12,12 +12,13 @@ from studies import command
 
 
 def bench(
-    part: tyro.conf.Positional[Literal["training", "grading", "evaluation", "sampler"]],
+    part: tyro.conf.Positional[Literal["training", "grading", "evaluation", "sampler", "mismatch", "update"]],
     out: Path = Path("results/records/bench"),
     repeats: int = 3,
     data_dir: str = "",
     model: str = "",
     before: str = "",
+    problems: str = "",
     quick: bool = False,
 ) -> None:
     """Time the ways of selecting, grading beside math-verify, or an evaluation beside the usual loop; with a record.
@@ -25,13 +26,15 @@ def bench(
     Args:
         part: training: each way of selecting against JustRL's update. grading: the rule grader against math-verify.
             evaluation: one queue against an engine for each benchmark and setting. sampler: tokens a second of the CPU
-            sampler against transformers' own and, with --before, an earlier commit's.
+            sampler against transformers' own and, with --before, an earlier commit's. mismatch: the sampler's
+            probabilities against the trainer's. update: a micro-batch by each form of the logits' statistics.
         out: The record (run.json, bench.json) is in a folder of the part's name below it.
         repeats: How often everything is timed; the fastest counts.
         data_dir: Of grading and sampler: folder with the benchmarks; if empty, $STAPO_DATA_DIR, else (grading)
             problems of our own.
-        model: Of evaluation: folder of a small model, such as the miniature's. Of sampler: of the model.
+        model: Of evaluation: folder of a small model, such as the miniature's. Of the others: of the model.
         before: Of sampler: a commit of this repository up to af01ada3.
+        problems: Of mismatch: JSON lines with id, problem, answer and level, as MATH's training problems have.
         quick: Small sizes, one repeat: shows that it runs, measures nothing.
     """
     from studies.bench import benching
@@ -52,14 +55,24 @@ def bench(
 
             sizes = (4, 8) if quick else (32, 64)
             found = sampling.bench_sampling(out / part, Path(model), find_data_dir(data_dir), repeats, before, *sizes)
+        elif model and part in ("mismatch", "update"):
+            from studies.bench import precision
+
+            if part == "update":
+                found = precision.bench_update(out / part, Path(model), repeats, 32 if quick else 512)
+            else:
+                sizes = (2, 8) if quick else (56, 512)
+                found = precision.bench_mismatch(out / part, Path(model), Path(problems), *sizes)
         elif model:
             found = evaluating.bench_evaluation(out / part, model, repeats, share)
         else:
             raise BadInput(f"the part {part} needs --model", found="no --model", expected="folder of a small model",
                            next_step="stapo-train base --out DIR, then --model DIR/model")  # fmt: skip
-    head = ["way", *found.rows[0].labels, "seconds", f"to {found.baseline} (spread)", *found.rows[0].values]
+    names = list(dict.fromkeys(name for r in found.rows for name in r.values))
+    head = ["way", *found.rows[0].labels, "seconds", f"to {found.baseline} (spread)", *names]
     rows = [
-        [r.name, *r.labels.values(), f"{r.seconds:.2f}", benching.spread(r), *map("{:.4g}".format, r.values.values())]
+        [r.name, *r.labels.values(), f"{r.seconds:.2f}", benching.spread(r)]
+        + [f"{r.values[name]:.4g}" if name in r.values else "" for name in names]
         for r in found.rows
     ]
     print(benching.text([head, *rows]))

@@ -49,8 +49,11 @@ def bench(out: Path, repeats: int, *, quick: bool) -> Bench:
     return benching.record(out, "training", asdict(sizes), "justrl", lambda: _measure(sizes))
 
 
-def _measure(sizes: Sizes) -> tuple[list[BenchRow], dict[str, str]]:
-    """This process is the only rank of a CPU training, with OMP_NUM_THREADS threads (2 by default)."""
+def become_the_only_rank() -> None:
+    """This process is the only rank of a CPU training, with OMP_NUM_THREADS threads (2 by default).
+
+    Before anything imports veRL.
+    """
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
@@ -58,6 +61,11 @@ def _measure(sizes: Sizes) -> tuple[list[BenchRow], dict[str, str]]:
         os.environ.setdefault(name, value)
     os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
     import stapo_training.verl_ext.platform  # noqa: F401  # veRL asks for its platform when it is first imported
+
+
+def _measure(sizes: Sizes) -> tuple[list[BenchRow], dict[str, str]]:
+    become_the_only_rank()
+    import torch
 
     with tempfile.TemporaryDirectory() as folder:
         model = _model(sizes, Path(folder) / "model")
