@@ -188,6 +188,13 @@ def test_a_model_folder_without_its_weights_a_part_of_them_or_of_another_size(ti
     [
         ({"architectures": None}, "architectures"),
         ({"max_position_embeddings": 111}, "max_response_length=47"),  # 64 + 48 tokens are asked
+        (
+            {
+                "max_position_embeddings": 56,
+                "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 56},
+            },
+            "override_config.max_position_embeddings=112",
+        ),
     ],
 )
 def test_a_model_whose_configuration_cannot_serve(tiny_base: Path, tmp_path: Path, changes: dict, said: str) -> None:
@@ -288,6 +295,61 @@ def test_prompts_that_verl_would_leave_out(tiny_base: Path, tmp_path: Path) -> N
     assert "44 of 64" in refusals(found.checks)["lengths of data.val_files"]
     found = preflight.examine(mini(tiny_base, tmp_path / "out", "data.train_max_samples=16"))
     assert "16 (0 more" in refusals(found.checks)["prompts"]
+
+
+def test_a_prompt_is_counted_with_the_tools_that_the_template_names(tiny_base: Path, tmp_path: Path) -> None:
+    """veRL leaves out a prompt that is too long with the schemas of `function_tool_path`."""
+    text = '"""Add.\n\n    Args:\n        a: a number.\n    """'
+    (tmp_path / "tools.py").write_text(
+        f"from verl.tools.function_tool import function_tool\n@function_tool\ndef add(a: int) -> int:\n    {text}\n"
+    )
+    template = "'{{ messages[0].content }}{% if tools %}" + " 1 + 2" * 20 + "{% endif %}'"
+    given = [f"{A}.model.custom_chat_template={template}"]
+    assert preflight.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 0
+    given.append(f"{A}.rollout.multi_turn.function_tool_path={tmp_path}/tools.py")
+    assert preflight.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 64
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.function_tool_path={tmp_path}/none.py"))
+    assert "none.py" in refusals(found.checks)["lengths of data.train_files"]
+
+
+def test_the_prompts_stand_in_the_column_that_is_named(tiny_base: Path, tmp_path: Path) -> None:
+    table = _longer(pq.read_table(tiny_base / "data" / "train.parquet"), 20)
+    pq.write_table(table.rename_columns({"prompt": "question"}), tmp_path / "train.parquet")
+    given = [f"data.train_files={tmp_path}/train.parquet", f"data.val_files={tmp_path}/train.parquet"]
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", *given, "data.prompt_key=question"))
+    assert (found.prompts, found.longer) == (20, 44)
+    assert (
+        "question"
+        in refusals(preflight.examine(mini(tiny_base, tmp_path, "data.prompt_key=question")).checks)["data.train_files"]
+    )
+
+
+def test_rows_are_taken_before_long_prompts_are_left_out(tiny_base: Path, tmp_path: Path) -> None:
+    """As veRL's data set does it; of the validation too. The first 20 of 64 prompts fit."""
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    table = pq.read_table(tiny_base / "data" / "train.parquet")
+    pq.write_table(_longer(table, 20), tmp_path / "train.parquet")
+    given = [f"data.train_files={tmp_path}/train.parquet", "data.train_max_samples=24", "data.val_max_samples=3"]
+    config = mini(tiny_base, tmp_path / "out", *given, "data.shuffle=false")
+    found = preflight.examine(config)
+    assert (found.prompts, found.longer, found.validation) == (20, 4, 3 * config.actor_rollout_ref.rollout.val_kwargs.n)
+    given += [f"+data.cache_dir={tmp_path}", "data.filter_overlong_prompts_workers=1"]
+    config = mini(tiny_base, tmp_path / "out", *given)
+    data = RLHFDataset(config.data.train_files, preflight.find_tokenizer(config), config.data, max_samples=24)
+    assert preflight.examine(config).prompts == len(data)
+
+
+@pytest.mark.parametrize("gone", ["", "tokenizer_class"])
+def test_a_model_of_own_code_is_refused_by_that_name(tiny_base: Path, tmp_path: Path, gone: str) -> None:
+    shutil.copytree(tiny_base / "model", tmp_path / "model")
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoTokenizer": ["own.T", None]}}
+    for name in ("config.json", "tokenizer_config.json"):
+        file = tmp_path / "model" / name
+        file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != gone} | own))
+    found = refusals(preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={tmp_path}/model")).checks)
+    assert "trust_remote_code" in found["the model's configuration"]
+    assert "actor_rollout_ref.model.tokenizer_path" in found["tokenizer"] if gone else "tokenizer" not in found
 
 
 def test_a_template_that_makes_no_prompt_names_the_row(tiny_base: Path, tmp_path: Path) -> None:
@@ -453,6 +515,10 @@ def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypat
         preflight.check_disk(config, each)
     # 1 of Ray, whose folder is on this disk
     assert (e.value.found, "187.08 GiB" in str(e.value.expected)) == ("186.00 GiB", True)
+    elsewhere = compose([*GPUS, f"run.out={tmp_path}/a/b", "+ray_kwargs.ray_init._temp_dir=/dev/shm/ray"])
+    with pytest.raises(BadInput) as e:
+        preflight.check_disk(elsewhere, each)
+    assert "186.08 GiB" in str(e.value.expected)
     monkeypatch.setattr(preflight.constants, "HF_HUB_CACHE", "/dev/shm/hub")  # another disk
     shares = {"/dev/shm": 15.0}
     monkeypatch.setattr(

@@ -20,6 +20,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,7 +45,7 @@ from stapo_training.run.estimate import GIB
 from stapo_training.run.resolvers import run_slots
 from stapo_training.token_log.writer import token_log_from
 
-_COLUMNS = {"data_source", "prompt", "reward_model", "extra_info"}
+_COLUMNS = {"data_source", "reward_model", "extra_info"}  # and data.prompt_key
 _BUSY_GIB = 2.0  # a driver and a display hold less
 _LOGS_GIB = 1.0  # metrics and what veRL and Ray log
 _SESSION_GIB = 1.0  # what Ray keeps of a session in its own folder
@@ -150,24 +151,26 @@ def examine(config: Any) -> Preflight:
     model = checks.attempt("model", check_model, config)
     tokenizer = model and checks.attempt("tokenizer", find_tokenizer, config)
     for kind in ("train_files", "val_files"):
-        names, ids = config.data[kind], list[str | None]()
+        names, ids, lengths = config.data[kind], list[str | None](), list[int]()
         for path in map(Path, [names] if isinstance(names, str) else names):
             found.files.append(path)
-            rows = checks.attempt(f"data.{kind}", check_data, kind, path, how_to_make(config, path))
-            lengths = None
+            make, counted = how_to_make(config, path), None
+            rows = checks.attempt(f"data.{kind}", check_data, kind, path, make, config.data.prompt_key)
             if rows and tokenizer:
-                lengths = checks.attempt(f"lengths of data.{kind}", check_lengths, config, kind, path, tokenizer)
-            found.longer += sum(n > config.data.max_prompt_length for n in lengths or ())
+                counted = checks.attempt(f"lengths of data.{kind}", check_lengths, config, kind, path, tokenizer)
+            lengths += counted or [0] * len(rows or ())
             if rows and _reads_boxes(config):
-                checks.attempt(f"golds of data.{kind}", check_golds, path, how_to_make(config, path))
+                checks.attempt(f"golds of data.{kind}", check_golds, path, make)
             if rows is None and kind == "train_files":
                 found.prompts = None
             ids += rows or []
         checks.attempt(f"ids of data.{kind}", check_ids, kind, ids)
+        taken = [lengths[i] for i in rows_taken(config, kind, len(ids))]
         if kind == "val_files":
-            found.validation = len(ids) * int(a.rollout.val_kwargs.n)
+            found.validation = len(taken) * int(a.rollout.val_kwargs.n)
         elif found.prompts is not None:
-            found.prompts = len(ids) - found.longer
+            found.longer = sum(n > config.data.max_prompt_length for n in taken)
+            found.prompts = len(taken) - found.longer
     checks.attempt("prompts", _check_prompts, config, found)
     # a hub model that is not cached may still have known facts, so that its run is planned
     if model := model or (a.model.path if a.model.path in KNOWN else None):
@@ -297,10 +300,14 @@ def check_model_config(config: Any, model: str) -> None:
     """What veRL, or the rollout, would say of a model's config.json when all processes have started, or not at all.
 
     Raises:
-        BadInput: no single architecture; fewer positions than the longest sequence has.
+        BadInput: code of its own; no single architecture; fewer positions than the longest sequence has.
     """
     if (facts := _overridden(config, model)) is None or facts is KNOWN.get(model):
         return
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if facts.get("auto_map") and facts.get("model_type") not in CONFIG_MAPPING_NAMES:
+        raise _own_code(model, "model")
     if len(architectures := facts.get("architectures") or []) != 1:
         raise BadInput(
             f"{model}: config.json names no single architecture",
@@ -310,11 +317,16 @@ def check_model_config(config: Any, model: str) -> None:
         )
     longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
     if (positions := facts.get("max_position_embeddings")) is not None and positions < longest:
+        cure = f"data.max_response_length={max(1, positions - int(config.data.max_prompt_length))}"
+        scaling = (facts.get("rope_parameters") or {}) | (facts.get("rope_scaling") or {})
+        # veRL holds a rollout to max_position_embeddings whatever the scaling
+        if scaling.get("factor", 1.0) * scaling.get("original_max_position_embeddings", 0) >= longest:
+            cure = f"+actor_rollout_ref.model.override_config.max_position_embeddings={longest}"
         raise BadInput(
             f"{model}: its context is shorter than a prompt with its response",
             found=f"max_position_embeddings {positions}",
             expected=f"at least {longest}: data.max_prompt_length + data.max_response_length",
-            next_step=f"data.max_response_length={max(1, positions - int(config.data.max_prompt_length))}",
+            next_step=cure,
         )
 
 
@@ -462,7 +474,16 @@ def find_shape(model: str) -> Shape:
     return shape_from(config, model)
 
 
-def check_data(kind: str, path: Path, make: str) -> list[str]:
+def rows_taken(config: Any, kind: str, total: int) -> Sequence[int]:
+    """The rows of all files together that veRL keeps, before it counts their tokens."""
+    most, shuffle = config.data.get(kind.replace("files", "max_samples"), -1), config.data.shuffle
+    if not 0 < most < total:
+        return range(total)
+    generator = np.random.default_rng(config.data.seed)
+    return generator.choice(total, size=most, replace=False).tolist() if shuffle else range(most)
+
+
+def check_data(kind: str, path: Path, make: str, prompt_key: str = "prompt") -> list[str]:
     """The problem ids of a data file that is whole, one a row.
 
     A `data.json` of `stapo-train data` beside the file says its content hash, which must match.
@@ -483,9 +504,10 @@ def check_data(kind: str, path: Path, make: str) -> list[str]:
     try:
         with pq.ParquetFile(path) as table:
             names, rows = set(table.schema_arrow.names), table.metadata.num_rows
-            if not rows or not names >= _COLUMNS:
+            columns = _COLUMNS | {prompt_key}
+            if not rows or not names >= columns:
                 what = "columns are missing" if rows else "it holds no row"
-                refuse(what, f"{rows} rows of {', '.join(sorted(names))}", f"rows with {', '.join(sorted(_COLUMNS))}")
+                refuse(what, f"{rows} rows of {', '.join(sorted(names))}", f"rows with {', '.join(sorted(columns))}")
             ids = table.read(["extra_info"]).column("extra_info").combine_chunks()
     except (pa.ArrowInvalid, OSError) as e:
         refuse("no Parquet file that can be read", message_of(e), "a Parquet file")
@@ -536,11 +558,20 @@ def check_golds(path: Path, make: str) -> None:
         )
 
 
+def _own_code(path: str, part: str) -> BadInput:
+    return BadInput(
+        f"{path}: its {part} is code that comes with it",
+        found="auto_map, which asks for trust_remote_code=true",
+        expected=f"a {part} of transformers: foreign code is never run",
+        next_step="another model" + (", or actor_rollout_ref.model.tokenizer_path=DIR" if part == "tokenizer" else ""),
+    )
+
+
 def find_tokenizer(config: Any) -> Any:
     """The run's tokenizer, with its chat template; None of a hub model that is not cached.
 
     Raises:
-        BadInput: a local one that transformers cannot read.
+        BadInput: a local one that transformers cannot read; one that is code of its own.
     """
     from transformers import AutoTokenizer
 
@@ -549,11 +580,33 @@ def find_tokenizer(config: Any) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as e:  # the library raises many kinds
+        if "trust_remote_code" in str(e):
+            raise _own_code(path, "tokenizer") from None
         if is_hub_id(path):
             return None
         raise BadInput(f"{path}: no tokenizer that can be read", found=str(e), next_step="take the folder again") from e
     tokenizer.chat_template = model.get("custom_chat_template") or tokenizer.chat_template
     return tokenizer
+
+
+def _tools(config: Any) -> dict[str, Any]:
+    """The argument with which veRL hands the schemas of tools to the chat template; empty without any.
+
+    Raises:
+        BadInput: veRL cannot read them.
+    """
+    files = [config.data.get(key) for key in ("tool_config_path", "function_tool_path")]
+    if not any(files):
+        return {}
+    from verl.tools.tool_registry import load_all_tools
+
+    try:
+        schemas = [tool.tool_schema for tool in load_all_tools(*files)]
+    except Exception as e:  # a user's file may raise anything
+        raise BadInput(
+            "the tools cannot be read", found=message_of(e), next_step="correct actor_rollout_ref.rollout.multi_turn"
+        ) from e
+    return {"tools": [schema.model_dump(exclude_unset=True, exclude_none=True) for schema in schemas]}
 
 
 def check_lengths(config: Any, kind: str, path: Path, tokenizer: Any) -> list[int]:
@@ -565,8 +618,9 @@ def check_lengths(config: Any, kind: str, path: Path, tokenizer: Any) -> list[in
         BadInput: for such a row, and for a validation problem that would be left out.
     """
     lengths, limit = list[int](), config.data.max_prompt_length
-    options = config.data.get("apply_chat_template_kwargs") or {}
-    for row, prompt in enumerate(pq.read_table(path, columns=["prompt"]).column(0).to_pylist()):
+    options = dict(config.data.get("apply_chat_template_kwargs") or {}) | _tools(config)
+    key = config.data.prompt_key
+    for row, prompt in enumerate(pq.read_table(path, columns=[key]).column(0).to_pylist()):
         try:
             ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False, **options)
             lengths.append(len(ids))
@@ -575,7 +629,7 @@ def check_lengths(config: Any, kind: str, path: Path, tokenizer: Any) -> list[in
                 f"{path}, row {row}: the model's chat template makes no prompt of it",
                 found=f"{type(e).__name__}: {str(e).splitlines()[0]}" if str(e) else type(e).__name__,
                 expected="a list of messages, and a chat template in the model's tokenizer",
-                next_step="correct the column prompt, or set actor_rollout_ref.model.custom_chat_template",
+                next_step=f"correct the column {key}, or set actor_rollout_ref.model.custom_chat_template",
             ) from None
     longer = sum(n > limit for n in lengths)
     if longer and kind == "val_files":
@@ -589,10 +643,9 @@ def check_lengths(config: Any, kind: str, path: Path, tokenizer: Any) -> list[in
 
 
 def _check_prompts(config: Any, found: Preflight) -> None:
-    batch, most = config.data.train_batch_size, config.data.get("train_max_samples", -1)
-    if found.prompts is None:
+    batch, prompts = config.data.train_batch_size, found.prompts
+    if prompts is None:
         return
-    prompts = min(found.prompts, most) if most > 0 else found.prompts
     if (steps := int(config.trainer.total_epochs) * (prompts // batch)) < int(config.run.steps) and prompts >= batch:
         raise BadInput(
             "trainer.total_epochs ends the training before its last step",
@@ -784,7 +837,8 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
     logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
     needs = [(out, 2 * each + logs, f"two checkpoints of {each:.2f} GiB and {logs:g} GiB of logs")]
     if not config.ray_kwargs.ray_init.get("address"):  # else Ray runs already
-        needs.append((Path(os.environ.get("RAY_TMPDIR", "/tmp")), _SESSION_GIB, "Ray's files (RAY_TMPDIR)"))
+        folder = config.ray_kwargs.ray_init.get("_temp_dir") or os.environ.get("RAY_TMPDIR", "/tmp")
+        needs.append((Path(folder), _SESSION_GIB, "Ray's files (RAY_TMPDIR)"))
     if fetched:
         needs.append((Path(constants.HF_HUB_CACHE), fetched, f"{fetched:.2f} GiB of weights from the hub (HF_HOME)"))
     disks: dict[int, list[tuple[Path, float, str]]] = {}
