@@ -175,5 +175,5 @@ def _logprob(logits: torch.Tensor, chosen: torch.Tensor, form: str) -> torch.Ten
         return Reading("compiled" if form == "compiled" else "eager", entropy=True)(logits, chosen)
     every = logits.float().log_softmax(-1)
     with torch.no_grad():
-        -(every.exp() * every).sum(-1)
+        _ = -(every.exp() * every).sum(-1)
     return every.gather(-1, chosen[:, None])
