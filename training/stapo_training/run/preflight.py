@@ -589,36 +589,21 @@ def find_tokenizer(config: Any) -> Any:
     return tokenizer
 
 
-def _tools(config: Any) -> dict[str, Any]:
-    """The argument with which veRL hands the schemas of tools to the chat template; empty without any.
-
-    Raises:
-        BadInput: veRL cannot read them.
-    """
-    files = [config.data.get(key) for key in ("tool_config_path", "function_tool_path")]
-    if not any(files):
-        return {}
-    from verl.tools.tool_registry import load_all_tools
-
-    try:
-        schemas = [tool.tool_schema for tool in load_all_tools(*files)]
-    except Exception as e:  # a user's file may raise anything
-        raise BadInput(
-            "the tools cannot be read", found=message_of(e), next_step="correct actor_rollout_ref.rollout.multi_turn"
-        ) from e
-    return {"tools": [schema.model_dump(exclude_unset=True, exclude_none=True) for schema in schemas]}
-
-
 def check_lengths(config: Any, kind: str, path: Path, tokenizer: Any) -> list[int]:
     """Tokens of every prompt of a data file, by the model's chat template, as veRL counts them.
 
     veRL leaves longer prompts out, and counts one of which the template makes nothing as longer.
 
     Raises:
-        BadInput: for such a row, and for a validation problem that would be left out.
+        BadInput: for such a row, for a validation problem that would be left out, and for tools that cannot be read.
     """
     lengths, limit = list[int](), config.data.max_prompt_length
-    options = dict(config.data.get("apply_chat_template_kwargs") or {}) | _tools(config)
+    options = dict(config.data.get("apply_chat_template_kwargs") or {})
+    files = [config.data.get(name) for name in ("tool_config_path", "function_tool_path")]
+    if any(files):
+        from stapo_training.verl_ext.tools import schemas  # imports veRL
+
+        options["tools"] = schemas(*files)
     key = config.data.prompt_key
     for row, prompt in enumerate(pq.read_table(path, columns=[key]).column(0).to_pylist()):
         try:
