@@ -338,6 +338,27 @@ def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatc
     assert started == ["10.0.0.1:6379"]
 
 
+def test_auto_is_bfloat16_where_a_processor_is_fast_at_it(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of a small model, and not of a run that began in float32, as all did before."""
+    monkeypatch.setattr("stapo_results.provenance.nvidia_smi", lambda query: "")
+    monkeypatch.setattr("stapo_results.provenance.fast_bf16", lambda: True)
+
+    def planned(**options: str) -> Run:
+        return make_plan(_options(world, tmp_path, **options)).run
+
+    before = planned(engine="hf")
+    assert before.config["dtype"] == "auto"
+    monkeypatch.setattr("stapo_eval.plan.SMALL_MODEL_BYTES", 0)
+    assert [planned(engine=kind).config["dtype"] for kind in ("hf", "vllm")] == ["bfloat16", "auto"]
+    store.write_json(tmp_path / "run.json", before)
+    assert (planned(engine="hf").config["dtype"], planned(engine="hf").run_id) == ("auto", before.run_id)
+    store.write_json(tmp_path / "run.json", before.model_copy(update={"config": {"dtype": "bfloat16"}}))
+    monkeypatch.setattr("stapo_results.provenance.fast_bf16", lambda: False)
+    assert planned(engine="hf").config["dtype"] == "bfloat16"
+
+
 def test_threads_are_no_part_of_what_another_engine_does(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

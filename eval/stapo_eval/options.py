@@ -94,7 +94,7 @@ class What:
     threads: int = 0
     """CPU threads of the engine hf; samples repeat only with the same number. If 0, one for a tiny model, else all."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
+    """Weights' type (auto: bfloat16 on a GPU, and with hf on a processor that is fast at it; else float32)."""
     batch_rows: int = 0
     """Responses that the engine hf works on at a time; if 0, 64 on a CPU, 512 on a GPU, fewer as memory demands."""
 

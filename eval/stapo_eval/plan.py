@@ -17,7 +17,7 @@ from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model, weights_of
 from stapo_eval.options import IDENTITY, MEMORY, RECORDED, RunOptions, listed, recorded
-from stapo_results import provenance, runs
+from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
@@ -116,6 +116,8 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     judge, prompt = find_judge(options) if judged else (None, None)
     model, revisions = _model(options, known)
     labels = _labels(options, model)
+    default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
+    out = Path(options.out or default)
     revisions |= {"judge": f"{judge.name} {judge.revision}", "judge prompt": str(prompt)} if judge else {}
     revisions |= {f"data:{b.name}": b.content for b in benchmarks}
     revisions |= {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
@@ -124,6 +126,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         "benchmarks": [b.name for b in benchmarks],
         "settings": list(settings),
         "threads": _threads(options, model),
+        "dtype": _dtype(options, model, out),
         "vllm": options.vllm_arguments,
         "replicas": copies_of(options.engine, options.engine_options()),
         **_trained(labels),
@@ -140,8 +143,6 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         parent_run=labels.parent_run,
     )
     run = run.model_copy(update={"run_id": identity(config, revisions)})
-    default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
-    out = Path(options.out or default)
     return EvaluationPlan(
         options, model, judge, labels, tuple(_cells(options, labels, benchmarks, settings)), out, run, prompt
     )
@@ -219,10 +220,26 @@ def _threads(options: RunOptions, model: ModelFiles) -> int:
     """
     if "hf" not in (options.engine, options.judge_engine):
         return 0
-    if options.threads:
-        return options.threads
-    small = sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES
-    return 1 if small else provenance.usable_cores()
+    return options.threads or (1 if _is_small(model) else provenance.usable_cores())
+
+
+def _is_small(model: ModelFiles) -> bool:
+    return sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES
+
+
+def _dtype(options: RunOptions, model: ModelFiles, out: Path) -> str:
+    """As asked; of `auto` bfloat16 where engine hf has no GPU and a processor that is faster at it, as in a training.
+
+    A run that began with `auto` or bfloat16 goes on with it. A small model stays in float32, which is `auto` on a CPU.
+    """
+    if options.engine != "hf" or options.dtype != "auto":
+        return options.dtype
+    record = out / runs.RECORD
+    began = store.read_json(record, Run).config.get("dtype") if record.exists() else None
+    if began in ("auto", "bfloat16"):
+        return began
+    fast = provenance.fast_bf16() and not provenance.nvidia_smi("name")
+    return "bfloat16" if fast and not _is_small(model) else "auto"
 
 
 def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:

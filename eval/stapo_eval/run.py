@@ -189,7 +189,8 @@ def _engine(plan: EvaluationPlan) -> Engine:
     o, threads, options = plan.options, plan.run.config["threads"], plan.options.engine_options()
     if o.engine != "openai" and not o.max_model_len:
         options = replace(options, max_model_len=longest(plan))
-    return make_engine(o.engine, plan.model, threads=threads, dtype=o.dtype, rows=o.batch_rows, options=options)
+    dtype = plan.run.config["dtype"]
+    return make_engine(o.engine, plan.model, threads=threads, dtype=dtype, rows=o.batch_rows, options=options)
 
 
 def _generate(

@@ -92,7 +92,7 @@ def _judge(
         check(said, len(first))  # before a judge is loaded
         checked = len(said)
         kind, options = plan.options.judge_options()
-        threads, dtype = plan.run.config["threads"], plan.options.dtype
+        threads, dtype = plan.run.config["threads"], plan.run.config["dtype"]
         with closing(make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options)) as engine:
             for judgements in asking.ask(first, judge, engine, known):
                 store.append(path, judgements)

@@ -8,6 +8,7 @@ from typing import Any
 from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import RunFailed, message_of
+from stapo_results.shapes import rows_held
 from stapo_results.stop_tokens import stop_token_ids
 
 MOST_ROWS = {"cpu": 64, "cuda": 512}
@@ -20,7 +21,7 @@ class HfEngine(Engine):
     """A transformers model.
 
     Args:
-        dtype: of the weights; auto: bfloat16 on a GPU, float32 on a CPU.
+        dtype: of the weights; auto: bfloat16 on a GPU, float32 on a CPU (`plan` asks for bfloat16 where that is fast).
         rows: responses at a time; 0: as many as the keys and values of `max_model_len` tokens each have room for.
         max_model_len: the most tokens of a prompt and its response; 0: as many as the model has positions.
     """
@@ -52,7 +53,8 @@ class HfEngine(Engine):
         kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize  # of a token
         positions = int(config.max_position_embeddings)
         context = min(positions, max_model_len or positions)
-        places = rows or max(1, min(MOST_ROWS[device], _KV_BYTES // (kv_bytes * context)))
+        room, least = _KV_BYTES // (kv_bytes * context), rows_held(1)
+        places = rows or min(MOST_ROWS[device], max(least, room - room % least))
         self.sampler = Sampler(self.model, places, self.stop)
         self.loaded(Spec("hf", self.sampler.exact, context, places))
 
@@ -76,7 +78,10 @@ class HfEngine(Engine):
             try:
                 ended = self.sampler.step()
             except (RuntimeError, MemoryError) as e:
-                raise RunFailed("the model failed in a step", found=message_of(e), next_step=_NEXT) from e
+                short = "memory" in str(e).lower() or isinstance(e, MemoryError)
+                less = f"--batch-rows {max(1, self.spec.places // 2)}; what is finished is kept"
+                what, cure = "the model failed in a step", less if short else _NEXT
+                raise RunFailed(what, found=message_of(e), next_step=cure) from e
         finished = [self._end(request, response) for request, response in ended]
         if broken := [f.error for f in finished if f.error]:
             try:
