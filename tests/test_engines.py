@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import eval_model
 import psutil
@@ -160,10 +161,21 @@ def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, fo
 def test_responses_at_a_time_keep_within_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = find_model(str(folder))
     assert HfEngine(model, threads=1).spec.places == hf.MOST_ROWS["cpu"]
-    # keys and values of a token: 1 layer, 1 head, 16 wide, float32; room for 7 responses of 100 tokens
-    monkeypatch.setattr(hf, "_KV_BYTES", 2 * 1 * 1 * 16 * 4 * 799)
-    small = HfEngine(model, threads=1, max_model_len=100)
-    assert (small.spec.places, small.context) == (7, 100)
+    # keys and values of a token: 1 layer, 1 head, 16 wide, float32; room for 7 and for 23 responses of 100 tokens
+    for room, places in ((7, 8), (23, 16)):  # the sampler has memory for multiples of 8
+        monkeypatch.setattr(hf, "_KV_BYTES", 2 * 1 * 1 * 16 * 4 * (100 * room + 99))
+        small = HfEngine(model, threads=1, max_model_len=100)
+        assert (small.spec.places, small.context) == (places, 100)
+
+
+def test_a_shortage_of_memory_in_a_step_names_fewer_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = HfEngine(find_model(str(folder)), threads=1, rows=24)
+    engine.submit([Request("t1.0", "p", 0, 0, tuple(engine.encode("1")), D)])
+    for said, cure in (("DefaultCPUAllocator: can't allocate memory", "--batch-rows 12"), ("broken", "folder")):
+        monkeypatch.setattr(engine.sampler, "step", Mock(side_effect=RuntimeError(said)))
+        with pytest.raises(RunFailed) as e:
+            engine.poll()
+        assert cure in str(e.value.next_step)
 
 
 def _samples(problems: int, samples: int, cells: tuple[str, ...] = ("t1.0", "t0.7")) -> list[Request]:

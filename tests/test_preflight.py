@@ -672,6 +672,8 @@ def test_memory_of_the_half_billion_size_by_hand(method: str, gib: tuple, monkey
     config = compose([f"method={method}", "size=qwen2.5-coder-0.5b", "hardware=cpu", "run.data=data", "run.out=out"])
     update, sampling = estimate._of_cpu(config, shapes.shape_from(HALF_BILLION, ""), 24.0, 64)
     assert (round(update.gib, 2), round(sampling.gib, 2)) == gib
+    config.actor_rollout_ref.rollout.max_num_seqs = 57  # a step has a multiple of 8 rows
+    assert estimate._of_cpu(config, shapes.shape_from(HALF_BILLION, ""), 24.0, 64)[1].gib == sampling.gib
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,26 @@ def test_a_response_without_a_reward_is_left_out_and_its_prompt_has_failed(rollo
     assert [key.split("_")[0][-1] for key in samples["keys"]] == ["1"] * N + ["2"] * (N - 1)
     assert [tag["status"] for tag in prompts["tags"]] == ["failure", "finished", "failure"]
     assert len(asked) == 3 * N
+
+
+def test_a_reward_function_that_hangs_ends_the_run(rollout: Any) -> None:
+    """In a thread that the end of the process does not wait for."""
+    ended, daemons = threading.Event(), []
+
+    def score(**sample: Any) -> float:
+        if sample["ground_truth"] == ANSWERS[1]:
+            daemons.append(threading.current_thread().daemon)
+            ended.wait(60)
+        return 1.0
+
+    rollout.rewards.compute_score = score
+    rollout.config.run.rollout_limit_s = 0.5
+    try:
+        with pytest.raises(RunFailed) as e:
+            rollout.generate_sequences(_prompts())
+    finally:
+        ended.set()
+    assert (e.value.found, daemons) == (f"waiting for {N} of {3 * N} rewards; problems p1", [True] * N)
 
 
 def test_where_no_response_has_a_reward_only_the_prompts_are_stored(rollout: Any) -> None:

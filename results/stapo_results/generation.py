@@ -20,6 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from stapo_results.errors import BadInput, RunFailed
+from stapo_results.shapes import rows_held
 
 ATTENTION = "stapo_rows"
 """The name of the sampler's attention among those of transformers."""
@@ -30,9 +31,6 @@ _BLOCK = 128
 """Neighbouring tokens whose probabilities are summed for a draw; so many of the most probable are cut first."""
 _PACKED_FOR = 64
 """Rows for which linear layers are packed, however many there are."""
-_ROWS = 8
-"""A step has a multiple of so many rows, some of them idle: a single one goes another way through oneDNN, and what does
-not fill the processor's vectors goes through other instructions than what does."""
 _AT_A_TIME = 2**20
 """Logits in float32 at a time: 4 MiB, which a processor's cache holds."""
 
@@ -340,7 +338,7 @@ class Sampler:
         self.exact = bool(self._packed) and all(id(p) in known for p in model.parameters() if p.dim() > 1)
         self.model, self.stops = model, set(stop_token_ids)
         self.device = next(model.parameters()).device
-        self.slots = _Slots(-(-rows // _ROWS) * _ROWS)
+        self.slots = _Slots(rows_held(rows))
         self.rows = rows
         self.waiting: deque[tuple[Hashable, tuple[int, ...], int, Drawing, int]] = deque()
         self.working: list[_Row] = []
@@ -400,7 +398,7 @@ class Sampler:
         if not self.working:
             return ended
         self._sort()
-        padding = [0] * (-len(self.working) % _ROWS)
+        padding = [0] * (rows_held(len(self.working)) - len(self.working))
         token_R = torch.tensor([r.tokens[-1] for r in self.working] + padding, device=self.device)
         position_R = torch.tensor([r.position for r in self.working] + padding, device=self.device)
         self.slots.at(position_R)

@@ -18,6 +18,15 @@ KNOWN: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "model_fa
 _FAMILIES = {"qwen3": (False, True), "qwen2": (True, False), "llama": (False, False), "mistral": (False, False)}
 
 
+def rows_held(rows: int) -> int:
+    """Rows that a step of the sampler (`stapo_results.generation`) computes and has memory for, with idle ones.
+
+    A multiple of eight: a single one goes another way through oneDNN, and what does not fill the processor's vectors
+    goes through other instructions than what does.
+    """
+    return -(-rows // 8) * 8
+
+
 @dataclass(frozen=True)
 class Shape:
     """A dense decoder's sizes, by config.json's names."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from stapo_results import throughput
 from stapo_results.errors import BadInput
-from stapo_results.shapes import Shape
+from stapo_results.shapes import Shape, rows_held
 from stapo_training.methods import selector_from
 
 GIB = 2**30
@@ -149,7 +149,7 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
     a, ranks = config.actor_rollout_ref, int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     w, tokens, longest, beside = _sizes(config, s)
     sampled, samples = _width(a.rollout.dtype), max(int(config.data.train_batch_size) * int(a.rollout.n), validation)
-    places = min(int(a.rollout.max_num_seqs), samples)
+    places = rows_held(min(int(a.rollout.max_num_seqs), samples))
     reference = bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     each = MASTER + GRADIENT + MOMENTS + FREED + 2 * sampled
     each += _width(a.ref.fsdp_config.model_dtype) * reference

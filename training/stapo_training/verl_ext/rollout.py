@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +45,30 @@ def sample_seed(config: Any, row: Mapping[str, Any], validate: bool, setting: st
     return derive_seed(seed, step, problem, split, int(row["session_id"]))
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads that end with the process. For one of a usual pool, which a reward function may keep for ever, the end
+    of the process would wait."""
+
+    def __init__(self, most: int = 8):
+        super().__init__(most)
+        self.asked: queue.SimpleQueue[tuple[Future, Any]] = queue.SimpleQueue()
+        for _ in range(most):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future:
+        future: Future = Future()
+        self.asked.put((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, call = self.asked.get()
+            try:
+                future.set_result(call())
+            except BaseException as e:  # noqa: BLE001  the caller gets whatever a reward function raises
+                future.set_exception(e)
+
+
 class LocalRollout:
     """Samples with transformers in order of prompt and sample, in batches of `max_num_seqs` rows.
 
@@ -64,6 +92,7 @@ class LocalRollout:
             chat_template_kwargs=config.data.get("apply_chat_template_kwargs", {}),
         )
         self.rewards: Any = load_reward_manager(config, tokenizer)
+        self.rewards.loop.set_default_executor(_Threads())
         self.weights_of: int | None = None
         self.setting = ""
         """The decoding setting of a validation pass; "" for val_kwargs."""
@@ -151,11 +180,30 @@ class LocalRollout:
         )
 
     def _scored(self, rows: list[dict], responses: list[Any]) -> list[Any]:
-        """The reply of veRL's reward manager to each response, or the exception that it raised."""
+        """The reply of veRL's reward manager to each response, or the exception that it raised.
+
+        Raises:
+            RunFailed: none has come for `run.rollout_limit_s` seconds.
+        """
+        limit = float(self.config.run.rollout_limit_s)
 
         async def all_of_them() -> list[Any]:
-            asked = (self.rewards.run_single(_asked(row, r)) for row, r in zip(rows, responses, strict=True))
-            return await asyncio.gather(*asked, return_exceptions=True)
+            pairs = zip(rows, responses, strict=True)
+            asked = [asyncio.ensure_future(self.rewards.run_single(_asked(row, r))) for row, r in pairs]
+            waiting = set(asked)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, timeout=limit)
+                if not done:
+                    late = [row["extra_info"]["problem_id"] for row, a in zip(rows, asked, strict=True) if a in waiting]
+                    problems = ", ".join(list(dict.fromkeys(late))[:3])
+                    raise RunFailed(
+                        f"the reward function has given no reward for {limit:g} s",
+                        found=f"waiting for {len(late)} of {len(rows)} rewards; problems {problems}",
+                        expected="a reward within run.rollout_limit_s",
+                        next_step="correct reward.custom_reward_function; the same command resumes from the last "
+                        "checkpoint, with run.rollout_limit_s=N where it only takes longer",
+                    )
+            return [a.exception() or a.result() for a in asked]
 
         return self.rewards.loop.run_until_complete(all_of_them())
 
