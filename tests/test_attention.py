@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from stapo_results.errors import BadInput, RunFailed
 from stapo_training.pages import compose
-from stapo_training.run import preflight
+from stapo_training.run import machine, settings
 from stapo_training.selection import logit_statistics
 from stapo_training.verl_ext import attention, engine, logits
 from stapo_training.verl_ext.attention import NAME, boundaries
@@ -253,10 +253,10 @@ PACKAGES = ((2, ""), (3, "-3"), (4, "-4"))
 def test_an_attention_that_cannot_run_is_refused(
     overrides: list[str], found: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "_installed", lambda package: False)
-    refused(preflight.check_attention, [*GPU, *overrides], found)
-    monkeypatch.setattr(preflight, "_installed", lambda package: True)
-    refused(preflight.check_attention, [*GPU, *overrides], None)
+    monkeypatch.setattr(settings, "_installed", lambda package: False)
+    refused(settings.check_attention, [*GPU, *overrides], found)
+    monkeypatch.setattr(settings, "_installed", lambda package: True)
+    refused(settings.check_attention, [*GPU, *overrides], None)
 
 
 def refused(check: Callable[..., object], overrides: list[str], found: object, *more: str) -> str | None:
@@ -274,12 +274,12 @@ def refused(check: Callable[..., object], overrides: list[str], found: object, *
 @pytest.mark.parametrize("part", ["actor.fsdp_config", "actor", "ref.fsdp_config", "ref"])
 def test_ulysses_is_refused_by_the_key_that_sets_it(part: str) -> None:
     key = f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size"
-    assert refused(preflight.check_fixed, [*GPU, f"{key}=2"], 2, key) == f"set {key}=1"
+    assert refused(settings.check_fixed, [*GPU, f"{key}=2"], 2, key) == f"set {key}=1"
 
 
 def test_a_package_that_is_here_and_one_that_is_not() -> None:
-    assert preflight._installed("torch")
-    assert not preflight._installed("flash-attn-99")
+    assert settings._installed("torch")
+    assert not settings._installed("flash-attn-99")
 
 
 QWEN = {"model_type": "qwen2", "hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4}
@@ -313,5 +313,5 @@ def test_a_model_that_asks_for_more_than_the_kernel_computes_is_refused(
     facts: dict, overrides: list[str], found: str | None, other: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN | facts))
-    next_step = refused(preflight.check_model_attention, [*GPU, *overrides], found, str(tmp_path))
+    next_step = refused(machine.check_model_attention, [*GPU, *overrides], found, str(tmp_path))
     assert next_step == (other and f"set {KEY}={other}")

@@ -11,8 +11,8 @@ import pytest
 from ray_nodes import PAGE, Nodes, printed
 
 ASK = """
-from stapo_training.run import preflight
-print(len(preflight.cluster_nodes("{}")), "nodes")
+from stapo_training.run import machine
+print(len(machine.cluster_nodes("{}")), "nodes")
 """
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,8 @@ from stapo_training import pages as config_docs
 from stapo_training.methods import definition_of, methods
 from stapo_training.pages import compose, place
 from stapo_training.run import configuration, resolvers
-from stapo_training.run.preflight import check_sizes, find_shape
+from stapo_training.run.machine import find_shape
+from stapo_training.run.settings import check_sizes
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS, SIZES, MACHINES = (configuration.choices(g) for g in ("method", "size", "hardware"))

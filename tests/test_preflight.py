@@ -17,9 +17,9 @@ from stapo_results import shapes, throughput
 from stapo_results.errors import BadInput
 from stapo_results.store import write_json
 from stapo_training.data.rows import parquet_content_sha256
-from stapo_training.run import estimate, launch, preflight, resolvers
+from stapo_training.run import estimate, launch, machine, resolvers, settings
 from stapo_training.run.configuration import compose
-from stapo_training.run.preflight import Node
+from stapo_training.run.machine import Node
 
 GPUS = ["size=qwen3-8b", "hardware=8gpu", "method=stapo", "run.data=/nowhere", "run.out=/out"]
 MIDDLE = shapes.shape_from(shapes.KNOWN["Qwen/Qwen3-8B-Base"], "")
@@ -70,19 +70,19 @@ def refusals(checks: Any) -> dict[str, str]:
     ],
 )
 def test_settings_that_no_machine_could_run_are_refused(overrides: list[str], check: str, said: str) -> None:
-    assert said in refusals(preflight.check_settings(compose([*GPUS, *overrides])))[check]
+    assert said in refusals(settings.check_settings(compose([*GPUS, *overrides])))[check]
 
 
 def test_a_loggers_package_and_wandbs_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda package: None)
+    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda package: None)
     for name, package in (("trackio", "trackio"), ("vemlp_wandb", "volcengine_ml_platform")):
         with pytest.raises(BadInput, match=f"pip install {package}"):
-            preflight.check_loggers(["console", name])
-    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda package: object())
+            settings.check_loggers(["console", name])
+    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda package: object())
     home = {"HOME": str(tmp_path)}
     with pytest.raises(BadInput, match="WANDB_MODE=offline"):
-        preflight.check_loggers(["wandb"], home)
-    preflight.check_loggers("wandb", home | {"WANDB_API_KEY": "x"})
+        settings.check_loggers(["wandb"], home)
+    settings.check_loggers("wandb", home | {"WANDB_API_KEY": "x"})
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_reward_of_ones_own_gets_what_is_named(more: list[str], given: dict) -
     config = compose([*GPUS, f"{REWARD}.path=mine.py", *more])
     chosen = config.reward.custom_reward_function
     assert (chosen.path, chosen.reward_kwargs) == (str(Path("mine.py").resolve()), given)
-    assert "verifier" not in refusals(preflight.check_settings(config))
+    assert "verifier" not in refusals(settings.check_settings(config))
 
 
 def test_config_only_needs_no_gpu_no_data_and_no_model(capfd: pytest.CaptureFixture) -> None:
@@ -154,33 +154,33 @@ def test_config_only_needs_no_gpu_no_data_and_no_model(capfd: pytest.CaptureFixt
 
 def test_a_hub_model_that_is_not_cached_while_the_hub_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose([*GPUS, f"{A}.model.path=Qwen/no-such-model", "run.model_revision=abc123"])
-    monkeypatch.setattr(preflight.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(preflight.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(machine.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(machine.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(BadInput, match="hf download Qwen/no-such-model --revision abc123"):
-        preflight.check_model(config)
-    monkeypatch.setattr(preflight.constants, "HF_HUB_OFFLINE", False)
-    assert preflight.check_model(config) == "Qwen/no-such-model"
+        machine.check_model(config)
+    monkeypatch.setattr(machine.constants, "HF_HUB_OFFLINE", False)
+    assert machine.check_model(config) == "Qwen/no-such-model"
 
 
 def test_a_model_folder_without_its_weights_a_part_of_them_or_of_another_size(tiny_base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_base / "model", folder)
     config = mini(tiny_base, tmp_path / "out", f"{A}.model.path={folder}")
-    assert preflight.check_model(config) == str(folder)
+    assert machine.check_model(config) == str(folder)
     config.run.size = "qwen3-8b"
     with pytest.raises(BadInput, match=r"run\.size=mini"):
-        preflight.check_model(config)
+        machine.check_model(config)
     config.run.size = "mini"
     shards = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
     with pytest.raises(BadInput, match=f"no model-2.safetensors in {folder}"):
-        preflight.check_model(config)
+        machine.check_model(config)
     config.actor_rollout_ref.model.path = str(tmp_path / "nothing")
     with pytest.raises(BadInput, match="stapo-train base --out"):
-        preflight.check_model(config)
+        machine.check_model(config)
     config.run.size = "mini-costly"
     with pytest.raises(BadInput, match="stapo-train base --world costly --out"):
-        preflight.check_model(config)
+        machine.check_model(config)
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ def test_a_model_whose_configuration_cannot_serve(tiny_base: Path, tmp_path: Pat
     shutil.copytree(tiny_base / "model", tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    found = preflight.examine(mini(tiny_base, tmp_path, f"{A}.model.path={tmp_path}/model"))
+    found = machine.examine(mini(tiny_base, tmp_path, f"{A}.model.path={tmp_path}/model"))
     assert said in refusals(found.checks)["the model's configuration"]
 
 
 def test_two_files_that_both_count_from_0(tiny_base: Path, tmp_path: Path) -> None:
     file = tiny_base / "data" / "train.parquet"
     shutil.copy(file, tmp_path / "again.parquet")
-    found = preflight.examine(mini(tiny_base, tmp_path, f"data.train_files=[{file},{tmp_path}/again.parquet]"))
+    found = machine.examine(mini(tiny_base, tmp_path, f"data.train_files=[{file},{tmp_path}/again.parquet]"))
     assert "64 such ids" in refusals(found.checks)["ids of data.train_files"]
 
 
@@ -216,12 +216,12 @@ def test_the_shape_of_a_model_is_in_its_folder_or_known(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, '
         '"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 32}')  # fmt: skip
     # no head norms, 2 key heads of 4: layer 4*64 + 384 + 16 = 656; root 2*256 + 8
-    assert preflight.find_shape(str(tmp_path)).parameters == 2 * 656 + 256 + 256 + 8
+    assert machine.find_shape(str(tmp_path)).parameters == 2 * 656 + 256 + 256 + 8
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BadInput, match=r"config\.json"):
-        preflight.find_shape(str(tmp_path))
+        machine.find_shape(str(tmp_path))
     with pytest.raises(BadInput, match="hf download some/model"):
-        preflight.find_shape("some/model")
+        machine.find_shape("some/model")
     with pytest.raises(BadInput, match="model_type mamba"):
         shapes.shape_from({"model_type": "mamba"}, "model")
     with pytest.raises(BadInput, match="hidden_size"):
@@ -246,13 +246,13 @@ def test_data_that_differ_from_their_record_are_refused(tiny_base: Path, tmp_pat
     write_json(tmp_path / "data.json", record)
     table = pq.read_table(file)
     pq.write_table(table, file, compression="gzip")  # other bytes, the same rows
-    assert len(preflight.check_data("train_files", file, "MAKE")) == 64
+    assert len(machine.check_data("train_files", file, "MAKE")) == 64
     pq.write_table(table.slice(0, 63), file)
     with pytest.raises(BadInput, match=info["content_sha256"][:16]):
-        preflight.check_data("train_files", file, "MAKE")
+        machine.check_data("train_files", file, "MAKE")
     (tmp_path / "data.json").write_text("{")
     with pytest.raises(BadInput):
-        preflight.check_data("train_files", file, "MAKE")
+        machine.check_data("train_files", file, "MAKE")
 
 
 def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path:
     ):
         file.write_text("{}\n") if wrong is None else pq.write_table(wrong, file)
         with pytest.raises(BadInput, match=said):
-            preflight.check_data("train_files", file, "MAKE")
+            machine.check_data("train_files", file, "MAKE")
     with pytest.raises(BadInput, match="Parquet"):
-        preflight.check_data("train_files", tmp_path, "MAKE")
+        machine.check_data("train_files", tmp_path, "MAKE")
 
 
 def _longer(table: Any, first: int) -> Any:
@@ -286,14 +286,14 @@ def test_prompts_that_verl_would_leave_out(tiny_base: Path, tmp_path: Path) -> N
     table = pq.read_table(tiny_base / "data" / "train.parquet")
     pq.write_table(_longer(table, 20), tmp_path / "train.parquet")
     given = f"data.train_files={tmp_path}/train.parquet"
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", given))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", given))
     assert (found.prompts, found.longer) == (20, 44)
     assert "20 (44 more" in refusals(found.checks)["prompts"]
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", given, "data.train_batch_size=16"))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", given, "data.train_batch_size=16"))
     assert (found.prompts, found.longer, found.checks.problems) == (20, 44, [])
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.val_files={tmp_path}/train.parquet"))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", f"data.val_files={tmp_path}/train.parquet"))
     assert "44 of 64" in refusals(found.checks)["lengths of data.val_files"]
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", "data.train_max_samples=16"))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", "data.train_max_samples=16"))
     assert "16 (0 more" in refusals(found.checks)["prompts"]
 
 
@@ -305,10 +305,10 @@ def test_a_prompt_is_counted_with_the_tools_that_the_template_names(tiny_base: P
     )
     template = "'{{ messages[0].content }}{% if tools %}" + " 1 + 2" * 20 + "{% endif %}'"
     given = [f"{A}.model.custom_chat_template={template}"]
-    assert preflight.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 0
+    assert machine.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 0
     given.append(f"{A}.rollout.multi_turn.function_tool_path={tmp_path}/tools.py")
-    assert preflight.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 64
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.function_tool_path={tmp_path}/none.py"))
+    assert machine.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 64
+    found = machine.examine(mini(tiny_base, tmp_path / "out", f"data.function_tool_path={tmp_path}/none.py"))
     assert "none.py" in refusals(found.checks)["lengths of data.train_files"]
 
 
@@ -316,11 +316,11 @@ def test_the_prompts_stand_in_the_column_that_is_named(tiny_base: Path, tmp_path
     table = _longer(pq.read_table(tiny_base / "data" / "train.parquet"), 20)
     pq.write_table(table.rename_columns({"prompt": "question"}), tmp_path / "train.parquet")
     given = [f"data.train_files={tmp_path}/train.parquet", f"data.val_files={tmp_path}/train.parquet"]
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", *given, "data.prompt_key=question"))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", *given, "data.prompt_key=question"))
     assert (found.prompts, found.longer) == (20, 44)
     assert (
         "question"
-        in refusals(preflight.examine(mini(tiny_base, tmp_path, "data.prompt_key=question")).checks)["data.train_files"]
+        in refusals(machine.examine(mini(tiny_base, tmp_path, "data.prompt_key=question")).checks)["data.train_files"]
     )
 
 
@@ -332,12 +332,12 @@ def test_rows_are_taken_before_long_prompts_are_left_out(tiny_base: Path, tmp_pa
     pq.write_table(_longer(table, 20), tmp_path / "train.parquet")
     given = [f"data.train_files={tmp_path}/train.parquet", "data.train_max_samples=24", "data.val_max_samples=3"]
     config = mini(tiny_base, tmp_path / "out", *given, "data.shuffle=false")
-    found = preflight.examine(config)
+    found = machine.examine(config)
     assert (found.prompts, found.longer, found.validation) == (20, 4, 3 * config.actor_rollout_ref.rollout.val_kwargs.n)
     given += [f"+data.cache_dir={tmp_path}", "data.filter_overlong_prompts_workers=1"]
     config = mini(tiny_base, tmp_path / "out", *given)
-    data = RLHFDataset(config.data.train_files, preflight.find_tokenizer(config), config.data, max_samples=24)
-    assert preflight.examine(config).prompts == len(data)
+    data = RLHFDataset(config.data.train_files, machine.find_tokenizer(config), config.data, max_samples=24)
+    assert machine.examine(config).prompts == len(data)
 
 
 @pytest.mark.parametrize("gone", ["", "tokenizer_class"])
@@ -347,7 +347,7 @@ def test_a_model_of_own_code_is_refused_by_that_name(tiny_base: Path, tmp_path: 
     for name in ("config.json", "tokenizer_config.json"):
         file = tmp_path / "model" / name
         file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != gone} | own))
-    found = refusals(preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={tmp_path}/model")).checks)
+    found = refusals(machine.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={tmp_path}/model")).checks)
     assert "trust_remote_code" in found["the model's configuration"]
     assert "actor_rollout_ref.model.tokenizer_path" in found["tokenizer"] if gone else "tokenizer" not in found
 
@@ -357,15 +357,15 @@ def test_a_template_that_makes_no_prompt_names_the_row(tiny_base: Path, tmp_path
     texts = [prompt[0]["content"] for prompt in table.column("prompt").to_pylist()]
     strings = table.set_column(table.schema.names.index("prompt"), "prompt", [texts])
     pq.write_table(strings, tmp_path / "train.parquet")
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet"))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet"))
     assert "row 0" in refusals(found.checks)["lengths of data.train_files"]
     model = tmp_path / "model"
     shutil.copytree(tiny_base / "model", model)
     (model / "chat_template.jinja").unlink()
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}"))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}"))
     assert "chat_template" in refusals(found.checks)["lengths of data.val_files"]
     template = f"{A}.model.custom_chat_template='{{{{ messages[0].content }}}}'"
-    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}", template))
+    found = machine.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}", template))
     assert "lengths of data.val_files" not in refusals(found.checks)
 
 
@@ -374,14 +374,14 @@ def test_golds_that_a_box_can_equal_as_they_stand_are_not_refused(tiny_base: Pat
     row = pq.read_table(tiny_base / "data" / "train.parquet").slice(0, 1).drop_columns(["reward_model"])
     pq.write_table(row.append_column("reward_model", [[{"ground_truth": gold}]]), tmp_path / "train.parquet")
     config = mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet")
-    assert "golds of data.train_files" not in refusals(preflight.examine(config).checks)
+    assert "golds of data.train_files" not in refusals(machine.examine(config).checks)
 
 
 def test_epochs_that_end_before_the_last_step_are_refused(tiny_base: Path, tmp_path: Path) -> None:
     """64 prompts are two steps of 32: three steps take two epochs."""
     for epochs, refused in ((1, True), (2, False)):
         config = mini(tiny_base, tmp_path / "out", "run.steps=3", f"trainer.total_epochs={epochs}")
-        assert ("prompts" in refusals(preflight.examine(config).checks)) is refused
+        assert ("prompts" in refusals(machine.examine(config).checks)) is refused
 
 
 @pytest.mark.parametrize("gold", ["$0$", r"\boxed{0}", ["0"], None, 0.0])
@@ -389,9 +389,9 @@ def test_golds_that_no_box_can_equal_are_refused(tiny_base: Path, tmp_path: Path
     row = pq.read_table(tiny_base / "data" / "train.parquet").slice(0, 1).drop_columns(["reward_model"])
     pq.write_table(row.append_column("reward_model", [[{"ground_truth": gold}]]), tmp_path / "train.parquet")
     config = mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet")
-    assert repr(gold) in refusals(preflight.examine(config).checks)["golds of data.train_files"]
+    assert repr(gold) in refusals(machine.examine(config).checks)["golds of data.train_files"]
     config.reward.custom_reward_function.path = "mine.py"  # which may read them in another way
-    assert "golds of data.train_files" not in refusals(preflight.examine(config).checks)
+    assert "golds of data.train_files" not in refusals(machine.examine(config).checks)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_golds_that_no_box_can_equal_are_refused(tiny_base: Path, tmp_path: Path
     ],
 )
 def test_what_the_miniature_cannot_do(tiny_base: Path, tmp_path: Path, override: str, check: str, said: str) -> None:
-    found = preflight.examine(mini(tiny_base, tmp_path, override))
+    found = machine.examine(mini(tiny_base, tmp_path, override))
     assert said in refusals(found.checks)[check]
 
 
@@ -414,7 +414,7 @@ def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
     a = c.actor_rollout_ref
     assert a.actor.ppo_micro_batch_size_per_gpu == a.rollout.log_prob_micro_batch_size_per_gpu == 32
     assert a.rollout.tensor_model_parallel_size == c.trainer.n_gpus_per_node == 2
-    found = preflight.examine(c)
+    found = machine.examine(c)
     assert (found.prompts, found.checks.problems) == (64, [])
 
 
@@ -422,9 +422,9 @@ def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
 
 
 def test_variables_of_amds_cards_beside_cudas() -> None:
-    preflight.check_environment({"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": ""})
+    machine.check_environment({"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": ""})
     with pytest.raises(BadInput) as e:
-        preflight.check_environment({"ROCR_VISIBLE_DEVICES": "0,1"})
+        machine.check_environment({"ROCR_VISIBLE_DEVICES": "0,1"})
     assert (e.value.found, str(e.value.next_step).split("   ")[0]) == (
         "ROCR_VISIBLE_DEVICES=0,1",
         "unset ROCR_VISIBLE_DEVICES",
@@ -440,17 +440,17 @@ def test_the_cards_that_are_left_to_a_run(tmp_path: Path, monkeypatch, chosen, g
     sizes = (81920, 40960, 81920)
     rows = [*(f"{i}, NVIDIA H100 80GB HBM3, {s}, {i * 2000}" for i, s in enumerate(sizes)), *broken]
     monkeypatch.setenv("PATH", nvidia_smi(tmp_path / "bin", "\n".join(f"echo '{r}'" for r in rows)))
-    node = preflight.this_node({} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen})
+    node = machine.this_node({} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen})
     assert (node.gpus, node.card_gib, node.card) == (gpus, gib, "H100" if gpus else None)
     assert list(node.busy) == (["GPU 2: 3.9 GiB"] if chosen in (None, "2,0") else [])
 
 
 def test_a_node_as_ray_describes_it() -> None:
-    found = preflight._described("a", {"GPU": 8.0, "CPU": 32.0, "accelerator_type:H20": 1.0, "node:10.0.0.1": 1.0})
+    found = machine._described("a", {"GPU": 8.0, "CPU": 32.0, "accelerator_type:H20": 1.0, "node:10.0.0.1": 1.0})
     assert (found.gpus, found.cpus, found.card, found.card_gib) == (8, 32, "H20", throughput.CARDS["H20"].gib)
-    assert preflight._described("b", {"CPU": 2.0}) == Node("b", 0, 2)
+    assert machine._described("b", {"CPU": 2.0}) == Node("b", 0, 2)
     kinds = {"GPU": 8.0, "accelerator_type:A100": 1.0, "accelerator_type:A100-40G": 1.0}
-    assert preflight._described("c", kinds).card_gib == 39.5
+    assert machine._described("c", kinds).card_gib == 39.5
 
 
 @pytest.mark.parametrize(
@@ -463,29 +463,29 @@ def test_a_node_as_ray_describes_it() -> None:
 )
 def test_missing_and_busy_cards_are_refused(nodes: list[Node], found: str) -> None:
     with pytest.raises(BadInput) as e:
-        preflight.check_gpus(compose([*GPUS, "trainer.nnodes=2"]), nodes)
+        machine.check_gpus(compose([*GPUS, "trainer.nnodes=2"]), nodes)
     assert e.value.found == found
 
 
 def test_fewer_cores_than_slots_are_a_warning_and_fewer_slots_are_refused() -> None:
     config = compose([*GPUS, "hardware=1gpu"])
-    assert preflight.check_cores(config, [Node("a", 1, 5)]) is None
-    assert (preflight.check_cores(config, [Node("a", 1, 4)]) or "").startswith("4 cores for 1 GPU(s), 1 fewer than 5")
+    assert machine.check_cores(config, [Node("a", 1, 5)]) is None
+    assert (machine.check_cores(config, [Node("a", 1, 4)]) or "").startswith("4 cores for 1 GPU(s), 1 fewer than 5")
     config.ray_kwargs.ray_init.num_cpus = 4  # as a batch system may ask for
     with pytest.raises(BadInput) as e:
-        preflight.check_cores(config, [Node("a", 1, 4)])
+        machine.check_cores(config, [Node("a", 1, 4)])
     assert (e.value.found, e.value.next_step) == ("a: 4", "ray_kwargs.ray_init.num_cpus=5")
 
 
 def test_every_node_of_a_cluster_has_the_slots_of_its_ranks_and_storage_units() -> None:
     config, nodes = compose([*GPUS, "hardware=64gpu"]), [Node("a", 8, cpus=26)] * 8
-    assert preflight.check_cores(config, nodes) is None
+    assert machine.check_cores(config, nodes) is None
     for wrong, said in (
         ([*nodes[:7], Node("b", 8, cpus=25)], "--num-cpus=26"),
         ([*nodes, Node("head", 0, cpus=0)], "1 on another"),  # a storage unit is meant for each node
     ):
         with pytest.raises(BadInput, match=said):
-            preflight.check_cores(config, wrong)
+            machine.check_cores(config, wrong)
 
 
 @pytest.mark.parametrize("auto", [False, True])
@@ -500,34 +500,34 @@ def test_an_address_where_no_cluster_answers(auto: bool, tmp_path: Path, monkeyp
         closed = s.getsockname()[1]
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed}")
     with pytest.raises(BadInput, match=f"127.0.0.1:{closed}"):
-        preflight.cluster_nodes("auto" if auto else f"127.0.0.1:{closed}")
+        machine.cluster_nodes("auto" if auto else f"127.0.0.1:{closed}")
 
 
 def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """8B: 12 B (fp32 weights and two moments) x 8,190,735,360 = 91.539 GiB, and 1 + 2 GiB of logs."""
     config = compose([*GPUS, f"run.out={tmp_path}/a/b"])
-    each = preflight.checkpoint_gib(config, 8_190_735_360)
+    each = machine.checkpoint_gib(config, 8_190_735_360)
     assert round(each, 3) == 91.539
     whole = compose([*GPUS, f"{A}.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"])
-    assert round(preflight.checkpoint_gib(whole, 8_190_735_360), 3) == 122.051  # 16 B
-    monkeypatch.setattr(preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": 186.0 * 2**30}))
+    assert round(machine.checkpoint_gib(whole, 8_190_735_360), 3) == 122.051  # 16 B
+    monkeypatch.setattr(machine.psutil, "disk_usage", lambda path: type("D", (), {"free": 186.0 * 2**30}))
     with pytest.raises(BadInput) as e:
-        preflight.check_disk(config, each)
+        machine.check_disk(config, each)
     # 1 of Ray, whose folder is on this disk
     assert (e.value.found, "187.08 GiB" in str(e.value.expected)) == ("186.00 GiB", True)
     elsewhere = compose([*GPUS, f"run.out={tmp_path}/a/b", "+ray_kwargs.ray_init._temp_dir=/dev/shm/ray"])
     with pytest.raises(BadInput) as e:
-        preflight.check_disk(elsewhere, each)
+        machine.check_disk(elsewhere, each)
     assert "186.08 GiB" in str(e.value.expected)
-    monkeypatch.setattr(preflight.constants, "HF_HUB_CACHE", "/dev/shm/hub")  # another disk
+    monkeypatch.setattr(machine.constants, "HF_HUB_CACHE", "/dev/shm/hub")  # another disk
     shares = {"/dev/shm": 15.0}
     monkeypatch.setattr(
-        preflight.psutil, "disk_usage", lambda path: type("D", (), {"free": shares.get(path, 553.0) * 2**30})
+        machine.psutil, "disk_usage", lambda path: type("D", (), {"free": shares.get(path, 553.0) * 2**30})
     )
     with pytest.raises(BadInput, match=r"15\.26 GiB of weights") as e:
-        preflight.check_disk(config, each, 15.26)
+        machine.check_disk(config, each, 15.26)
     assert e.value.found == "15.00 GiB"
-    line = preflight.check_disk(
+    line = machine.check_disk(
         config, each
     )  # every 100 of 3,000 steps, three, the best and a timed one kept, for a moment six
     assert ("30 checkpoints and one every 60 minutes" in line, "552.2 GiB" in line, "NOT" in line) == (
@@ -536,7 +536,7 @@ def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypat
         False,
     )
     config.trainer.max_actor_ckpt_to_keep = None
-    assert "2840.7 GiB" in (line := preflight.check_disk(config, each))
+    assert "2840.7 GiB" in (line := machine.check_disk(config, each))
     assert "NOT ENOUGH" in line
 
 
@@ -577,21 +577,21 @@ def test_parameters_and_saved_bytes_are_what_transformers_builds_and_keeps() -> 
 
 def test_memory_and_checkpoints_of_8b_on_a_card_that_is_not_here(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    found = preflight.examine(compose([*GPUS, "run.card=H20", f"run.out={tmp_path}/out"]))
+    found = machine.examine(compose([*GPUS, "run.card=H20", f"run.out={tmp_path}/out"]))
     assert (found.card, found.memory and found.memory.limit) == ("H20", 95.6)
     assert "GPUs" in refusals(found.checks)
     assert not (tmp_path / "out").exists()
-    unknown = preflight.examine(compose([*GPUS, "run.card=H21"]))
+    unknown = machine.examine(compose([*GPUS, "run.card=H21"]))
     assert "H21" in refusals(unknown.checks)["run.card"]
 
 
 def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(preflight, "check_disk", lambda config, *gib: asked.append(gib))
+    monkeypatch.setattr(machine, "check_disk", lambda config, *gib: asked.append(gib))
     given = [*GPUS, "run.check_memory=false", "run.card=H100"]
-    assert preflight.examine(compose(given)).memory is None
+    assert machine.examine(compose(given)).memory is None
     assert [round(gib, 1) for gib in asked.pop()] == [91.5, 15.3]  # 12 bytes a parameter, and 2 to fetch
-    found = preflight.examine(compose([*given, f"{A}.model.path=some/model"]))  # a model of unknown size may start
+    found = machine.examine(compose([*given, f"{A}.model.path=some/model"]))  # a model of unknown size may start
     assert (asked, "shape" in refusals(found.checks)) == ([], False)
 
 
@@ -631,7 +631,7 @@ def test_memory_of_the_update_that_an_h100_has_run() -> None:
 )
 def test_the_validations_of_a_run_are_planned(given: list[str], count: int) -> None:
     config = compose([*GPUS, *given])
-    found = preflight.Preflight(preflight.Checks(), validation=960)
+    found = machine.Preflight(machine.Checks(), validation=960)
     assert estimate.validations(config) == count
     assert launch._validations(config, found).startswith(f"{count} validations of 960 samples" if count else "no ")
     every = estimate.step(config, MIDDLE, 960).every

@@ -15,7 +15,7 @@ from typing import Any
 from stapo_results.store import write_json
 from stapo_training.methods import definition_of, methods
 from stapo_training.run.configuration import compose, in_full
-from stapo_training.run.preflight import check_attention
+from stapo_training.run.settings import check_attention
 
 _VOCABULARY = 151_936
 _PLACE = ("size=mini", "hardware=cpu", "run.base=unused", "run.out=unused")

@@ -24,7 +24,8 @@ from stapo_training.artifacts import weights
 from stapo_training.run import estimate, status
 from stapo_training.run.configuration import compose, in_full, last_choices
 from stapo_training.run.folder import TrainingFolder
-from stapo_training.run.preflight import Preflight, check_settings, examine
+from stapo_training.run.machine import Preflight, examine
+from stapo_training.run.settings import check_settings
 from stapo_training.selection import own
 
 _SLOW_TO_HASH = 4 * 2**30  # bytes; a shared disk gives some 300 MB a second

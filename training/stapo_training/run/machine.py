@@ -1,12 +1,11 @@
 """What can be known to fail before a training starts anything expensive: one list of checks, all problems at once.
 
-`check_settings` needs the configuration alone; `examine` adds data, model and machine; veRL's own opinion is
+`settings.check_settings` needs the configuration alone; `examine` adds data, model and machine; veRL's own opinion is
 `launch.ask_verl`. What Ray, vLLM or the driver say within the first minutes is left to them.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import math
@@ -15,7 +14,6 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, distribution
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,49 +36,17 @@ from stapo_training import reward
 from stapo_training.artifacts.fetch import MODELS
 from stapo_training.artifacts.weights import is_hub_id, missing_files
 from stapo_training.data.rows import RECORD, DataRecord, is_set_as_mathematics, parquet_content_sha256, plain_gold
-from stapo_training.methods import advantage_from, proxy_from, selector_from
 from stapo_training.run import estimate
-from stapo_training.run.alarms import alarms_from
 from stapo_training.run.estimate import GIB
 from stapo_training.run.resolvers import run_slots
-from stapo_training.token_log.writer import token_log_from
+from stapo_training.run.settings import ATTENTION, OURS, attention_of, check_settings
 
 _COLUMNS = {"data_source", "reward_model", "extra_info"}  # and data.prompt_key
 _BUSY_GIB = 2.0  # a driver and a display hold less
 _LOGS_GIB = 1.0  # metrics and what veRL and Ray log
 _SESSION_GIB = 1.0  # what Ray keeps of a session in its own folder
 _HUB = 2  # bytes a parameter of the hub's weights, bf16
-_ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
-_OURS = "stapo_varlen"  # verl_ext/attention.py
-_FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3", "flash_attention_4": "flash-attn-4"}
 _WIDEST_HEAD = 256
-_WHOLE = "selectors, token log and attention need whole sequences and their logits"
-_OTHER = "the rollout would sample from another distribution than the trainer's probabilities are of"
-_LORA = "a LoRA trains few of the weights, and its checkpoint is no model; the paper trains all"
-_FIXED: dict[str, tuple[Any, str]] = {
-    **{
-        f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size": (1, _WHOLE)
-        for part in ("actor.fsdp_config", "actor", "ref.fsdp_config", "ref")
-    },
-    "actor_rollout_ref.model.use_fused_kernels": (False, _WHOLE),
-    "actor_rollout_ref.model.lora_rank": (0, _LORA),
-    "actor_rollout_ref.model.lora.rank": (0, _LORA),
-    "actor_rollout_ref.model.lora_adapter_path": (None, _LORA),
-    "actor_rollout_ref.rollout.top_p": (1, _OTHER),
-    "actor_rollout_ref.rollout.top_k": (-1, _OTHER),
-    "algorithm.rollout_correction.rollout_rs": (
-        None,
-        "rejected responses would still decide the advantages of their group; method=tis or icepop weighs tokens",
-    ),
-    "data.filter_overlong_prompts": (
-        True,
-        "prompts over data.max_prompt_length would be cut from the left, since veRL's trainer reads no data.truncation",
-    ),
-}
-"""Settings of veRL that have one value here, and why no other."""
-_LOGGERS = {"console": "", "file": ""}  # veRL's, and the package of each
-_LOGGERS |= {n: n for n in ("clearml", "mlflow", "rl_insight", "swanlab", "tensorboard", "trackio", "wandb")}
-_LOGGERS |= {"vemlp_wandb": "volcengine_ml_platform"}
 
 
 @dataclass(frozen=True)
@@ -119,24 +85,6 @@ class Preflight:
     memory: estimate.Need | None = None
     disk: str | None = None
     warning: str | None = None
-
-
-def check_settings(config: Any) -> Checks:
-    """The checks that need no machine, no data and no model."""
-    a, checks = config.actor_rollout_ref, Checks()
-    checks.attempt("selector", selector_from, a.selector)
-    checks.attempt("advantage", advantage_from, a, config.algorithm)
-    checks.attempt("proxy", proxy_from, a, config.algorithm)
-    checks.attempt("dynamic sampling", _check_groups, config)
-    checks.attempt("token log", token_log_from, a.token_log, config.run.out)
-    checks.attempt("sizes", check_sizes, config)
-    checks.attempt("attention", check_attention, config)
-    checks.attempt("alarms", alarms_from, config.alarms)
-    checks.attempt("loggers", check_loggers, config.trainer.logger)
-    checks.attempt("verifier", reward.verifier_from, config)
-    for key in _FIXED:
-        checks.attempt(key, check_fixed, config, key)
-    return checks
 
 
 def examine(config: Any) -> Preflight:
@@ -189,199 +137,6 @@ def examine(config: Any) -> Preflight:
         fetched = _HUB * found.shape.parameters / GIB
     found.disk = checks.attempt("disk", check_disk, config, each, fetched)
     return found
-
-
-# settings
-
-
-def check_sizes(config: Any) -> None:
-    """Sizes that have to divide, and the packing limit, which has to hold one sequence (Clip-Cov, KL-Cov: two, since
-    they rank the tokens of one micro-batch, and in a single sequence all covariances are 0).
-
-    Raises:
-        BadInput: with both numbers and the key.
-    """
-    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    ranks, batch = config.trainer.n_gpus_per_node * config.trainer.nnodes, config.data.train_batch_size
-    mini = actor.ppo_mini_batch_size
-    parts = {
-        "data.train_batch_size by actor_rollout_ref.actor.ppo_mini_batch_size": (batch, mini),
-        "the ranks by actor_rollout_ref.rollout.tensor_model_parallel_size": (
-            ranks,
-            rollout.tensor_model_parallel_size,
-        ),
-        "a mini-batch's sequences (actor.ppo_mini_batch_size x rollout.n) by the ranks": (mini * rollout.n, ranks),
-    }
-    for key, micro in (
-        ("rollout.log_prob_micro_batch_size_per_gpu", rollout.log_prob_micro_batch_size_per_gpu),
-        ("actor.ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu),
-    ):
-        if micro and not actor.use_dynamic_bsz:
-            parts[f"a rank's mini-batch by actor_rollout_ref.{key}"] = mini * rollout.n // ranks, micro
-    for name, (whole, part) in parts.items():
-        if whole % part:
-            found, cure = f"{whole} / {part}", "change one of the two"
-            raise BadInput(f"{name} does not divide", found=found, expected="no remainder", next_step=cure)
-    longest, loss = config.data.max_prompt_length + config.data.max_response_length, actor.policy_loss.loss_mode
-    sequences = 2 if loss in ("clip_cov", "kl_cov") else 1
-    key, holds, least = "ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu or 1, sequences
-    if actor.use_dynamic_bsz:
-        key, holds, least = "ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu, sequences * longest
-    if holds < least:
-        raise BadInput(
-            f"a micro-batch of {loss} does not hold {sequences} sequence(s)",
-            found=f"actor_rollout_ref.actor.{key}={holds}",
-            expected=f"at least {least} (a sequence has up to {longest} tokens)",
-            next_step=f"actor_rollout_ref.actor.{key}={least}",
-        )
-
-
-def _check_groups(config: Any) -> None:
-    groups = config.algorithm.get("filter_groups")
-    if groups and groups.enable and groups.metric not in ("acc", "score", "reward"):
-        what = "algorithm.filter_groups.metric names nothing that the reward gives"
-        cure = "algorithm.filter_groups.metric=acc"
-        raise BadInput(what, found=groups.metric, expected="acc | score | reward", next_step=cure)
-
-
-def check_fixed(config: Any, key: str) -> None:
-    """Raises BadInput where a key of `_FIXED` has another value."""
-    from omegaconf import OmegaConf
-
-    only, why = _FIXED[key]
-    if (found := OmegaConf.select(config, key)) != only:
-        value = "null" if only is None else str(only).lower()
-        raise BadInput(f"{key}: {why}", found=found, expected=value, next_step=f"set {key}={value}")
-
-
-def check_loggers(names: str | Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
-    """Raises BadInput for a logger whose package is missing, and for wandb without an account: veRL would say so, or
-    wait for a password, when the GPUs have started."""
-    chosen = [names] if isinstance(names, str) else list(names)
-    for name in chosen:
-        known, package = name in _LOGGERS, _LOGGERS.get(name)  # no unknown name is advised to pip
-        if not known or (package and importlib.util.find_spec(package) is None):
-            what = f"trainer.logger={name}: its package is missing" if known else f"trainer.logger={name} is unknown"
-            cure = f"python -m pip install {package}" if known else "trainer.logger=[console,tensorboard]"
-            raise BadInput(what, found=name, expected=" | ".join(_LOGGERS), next_step=cure)
-    offline = environment.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
-    netrc = Path(environment.get("HOME", "~")).expanduser() / ".netrc"
-    if "wandb" in chosen and not (offline or environment.get("WANDB_API_KEY") or netrc.exists()):
-        raise BadInput(
-            "trainer.logger=wandb has no account and would wait for a password",
-            found="neither WANDB_API_KEY, nor WANDB_MODE=offline, nor ~/.netrc",
-            next_step="WANDB_MODE=offline before the command, or: wandb login",
-        )
-
-
-# attention
-
-
-def check_attention(config: Any) -> None:
-    """Raises BadInput for an attention whose package is not installed."""
-    chosen = _attention(config)
-    package = _FLASH.get(chosen)
-    if package and not _installed(package):
-        raise BadInput(
-            f"{_ATTENTION} asks for a package that is not installed",
-            found=f"{chosen}, and no package {package}",
-            expected=f"{_OURS}, which is torch's own kernel, or {package} built for the installed torch",
-            next_step=f"set {_ATTENTION}={_OURS}, or install {package} in this environment",
-        )
-
-
-def _overridden(config: Any, model: str) -> dict[str, Any] | None:
-    """`find_config` with the run's overrides, as veRL reads them."""
-    overrides, facts = config.actor_rollout_ref.model.override_config, find_config(model)
-    return facts and facts | dict(overrides.get("model_config", overrides))
-
-
-def check_model_config(config: Any, model: str) -> None:
-    """What veRL, or the rollout, would say of a model's config.json when all processes have started, or not at all.
-
-    Raises:
-        BadInput: code of its own; no single architecture; fewer positions than the longest sequence has.
-    """
-    if (facts := _overridden(config, model)) is None or facts is KNOWN.get(model):
-        return
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    if facts.get("auto_map") and facts.get("model_type") not in CONFIG_MAPPING_NAMES:
-        raise _own_code(model, "model")
-    if len(architectures := facts.get("architectures") or []) != 1:
-        raise BadInput(
-            f"{model}: config.json names no single architecture",
-            found=f"architectures: {architectures or 'none'}",
-            expected="one class of transformers, such as Qwen2ForCausalLM",
-            next_step='add "architectures": ["..."] to config.json, as the model\'s first publisher has it',
-        )
-    longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
-    if (positions := facts.get("max_position_embeddings")) is not None and positions < longest:
-        cure = f"data.max_response_length={max(1, positions - int(config.data.max_prompt_length))}"
-        scaling = (facts.get("rope_parameters") or {}) | (facts.get("rope_scaling") or {})
-        # veRL holds a rollout to max_position_embeddings whatever the scaling
-        if scaling.get("factor", 1.0) * scaling.get("original_max_position_embeddings", 0) >= longest:
-            cure = f"+actor_rollout_ref.model.override_config.max_position_embeddings={longest}"
-        raise BadInput(
-            f"{model}: its context is shorter than a prompt with its response",
-            found=f"max_position_embeddings {positions}",
-            expected=f"at least {longest}: data.max_prompt_length + data.max_response_length",
-            next_step=cure,
-        )
-
-
-def check_model_attention(config: Any, model: str) -> None:
-    """What a model's config.json, with the run's overrides, asks of our attention; no check where it is not at hand.
-
-    Raises:
-        BadInput: for what the attention does not compute, or its kernel where there is a GPU.
-    """
-    a = config.actor_rollout_ref
-    facts = _overridden(config, model) if _attention(config) == _OURS else None
-    if facts is None:
-        return
-    other, wrong = "sdpa", []
-    if a.model.use_remove_padding:  # padded rows go to sdpa
-        head, hidden, heads = (facts.get(k) for k in ("head_dim", "hidden_size", "num_attention_heads"))
-        if head is None and isinstance(hidden, int) and isinstance(heads, int):  # else `shape_from` refuses them
-            head = hidden // max(1, heads)
-        if config.trainer.device != "cpu" and isinstance(head, int) and (head % 8 or head > _WIDEST_HEAD):
-            wrong.append(f"head_dim {head}")
-        if facts.get("attention_dropout"):
-            wrong.append(f"attention_dropout {facts['attention_dropout']}")
-        if _slides(facts):
-            wrong.append(f"sliding_window {facts.get('sliding_window')}")
-    if facts.get("attn_logit_softcapping") is not None:
-        wrong.append(f"attn_logit_softcapping {facts['attn_logit_softcapping']}")
-        other = "flash_attention_2"  # transformers' sdpa leaves it out
-    if wrong:
-        raise BadInput(
-            f"{model}: {_OURS} does not compute this model's attention",
-            found=", ".join(wrong),
-            expected=f"heads of up to {_WIDEST_HEAD} in multiples of 8, no dropout, no sliding window, no soft cap",
-            next_step=f"set {_ATTENTION}={other}",
-        )
-
-
-def _attention(config: Any) -> str:
-    return config.actor_rollout_ref.model.override_config.get("attn_implementation", "flash_attention_2")  # veRL's
-
-
-def _installed(package: str) -> bool:
-    """Asked by the distribution's name, as transformers does: two of them are a module flash_attn."""
-    try:
-        return distribution(package) is not None
-    except PackageNotFoundError:
-        return False
-
-
-def _slides(facts: Mapping[str, Any]) -> bool:
-    """Whether a layer has a sliding window, by transformers' defaults: Qwen's are off unless switched on."""
-    if facts.get("layer_types"):
-        return "sliding_attention" in facts["layer_types"]
-    on = facts.get("use_sliding_window", not str(facts.get("model_type")).startswith("qwen"))
-    some = facts.get("max_window_layers", 0) < facts.get("num_hidden_layers", 1)  # the layers from there on
-    return bool(on and some and facts.get("sliding_window"))
 
 
 # model and data
@@ -472,6 +227,88 @@ def find_shape(model: str) -> Shape:
         what = f"the size of {model} is not known before it is downloaded"
         raise BadInput(what, expected=expected, next_step=f"hf download {model}")
     return shape_from(config, model)
+
+
+def _overridden(config: Any, model: str) -> dict[str, Any] | None:
+    """`find_config` with the run's overrides, as veRL reads them."""
+    overrides, facts = config.actor_rollout_ref.model.override_config, find_config(model)
+    return facts and facts | dict(overrides.get("model_config", overrides))
+
+
+def check_model_config(config: Any, model: str) -> None:
+    """What veRL, or the rollout, would say of a model's config.json when all processes have started, or not at all.
+
+    Raises:
+        BadInput: code of its own; no single architecture; fewer positions than the longest sequence has.
+    """
+    if (facts := _overridden(config, model)) is None or facts is KNOWN.get(model):
+        return
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if facts.get("auto_map") and facts.get("model_type") not in CONFIG_MAPPING_NAMES:
+        raise _own_code(model, "model")
+    if len(architectures := facts.get("architectures") or []) != 1:
+        raise BadInput(
+            f"{model}: config.json names no single architecture",
+            found=f"architectures: {architectures or 'none'}",
+            expected="one class of transformers, such as Qwen2ForCausalLM",
+            next_step='add "architectures": ["..."] to config.json, as the model\'s first publisher has it',
+        )
+    longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
+    if (positions := facts.get("max_position_embeddings")) is not None and positions < longest:
+        cure = f"data.max_response_length={max(1, positions - int(config.data.max_prompt_length))}"
+        scaling = (facts.get("rope_parameters") or {}) | (facts.get("rope_scaling") or {})
+        # veRL holds a rollout to max_position_embeddings whatever the scaling
+        if scaling.get("factor", 1.0) * scaling.get("original_max_position_embeddings", 0) >= longest:
+            cure = f"+actor_rollout_ref.model.override_config.max_position_embeddings={longest}"
+        raise BadInput(
+            f"{model}: its context is shorter than a prompt with its response",
+            found=f"max_position_embeddings {positions}",
+            expected=f"at least {longest}: data.max_prompt_length + data.max_response_length",
+            next_step=cure,
+        )
+
+
+def check_model_attention(config: Any, model: str) -> None:
+    """What a model's config.json, with the run's overrides, asks of our attention; no check where it is not at hand.
+
+    Raises:
+        BadInput: for what the attention does not compute, or its kernel where there is a GPU.
+    """
+    a = config.actor_rollout_ref
+    facts = _overridden(config, model) if attention_of(config) == OURS else None
+    if facts is None:
+        return
+    other, wrong = "sdpa", []
+    if a.model.use_remove_padding:  # padded rows go to sdpa
+        head, hidden, heads = (facts.get(k) for k in ("head_dim", "hidden_size", "num_attention_heads"))
+        if head is None and isinstance(hidden, int) and isinstance(heads, int):  # else `shape_from` refuses them
+            head = hidden // max(1, heads)
+        if config.trainer.device != "cpu" and isinstance(head, int) and (head % 8 or head > _WIDEST_HEAD):
+            wrong.append(f"head_dim {head}")
+        if facts.get("attention_dropout"):
+            wrong.append(f"attention_dropout {facts['attention_dropout']}")
+        if _slides(facts):
+            wrong.append(f"sliding_window {facts.get('sliding_window')}")
+    if facts.get("attn_logit_softcapping") is not None:
+        wrong.append(f"attn_logit_softcapping {facts['attn_logit_softcapping']}")
+        other = "flash_attention_2"  # transformers' sdpa leaves it out
+    if wrong:
+        raise BadInput(
+            f"{model}: {OURS} does not compute this model's attention",
+            found=", ".join(wrong),
+            expected=f"heads of up to {_WIDEST_HEAD} in multiples of 8, no dropout, no sliding window, no soft cap",
+            next_step=f"set {ATTENTION}={other}",
+        )
+
+
+def _slides(facts: Mapping[str, Any]) -> bool:
+    """Whether a layer has a sliding window, by transformers' defaults: Qwen's are off unless switched on."""
+    if facts.get("layer_types"):
+        return "sliding_attention" in facts["layer_types"]
+    on = facts.get("use_sliding_window", not str(facts.get("model_type")).startswith("qwen"))
+    some = facts.get("max_window_layers", 0) < facts.get("num_hidden_layers", 1)  # the layers from there on
+    return bool(on and some and facts.get("sliding_window"))
 
 
 def rows_taken(config: Any, kind: str, total: int) -> Sequence[int]:
