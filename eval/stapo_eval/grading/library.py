@@ -251,6 +251,8 @@ def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
     symbols = sorted(g.free_symbols | a.free_symbols, key=str)
     signed = any(x.has(Abs) or any(_is_root_of_square(p) for p in x.atoms(Pow)) for x in (g, a))
     points = [_point(symbols, k, k if signed else 0) for k in range((8 if signed else 3) if symbols else 1)]
+    if signed:  # bars may change their side far from small numbers
+        points.append({s: 10_000 * x for s, x in _point(symbols, 0).items()})
     steps = g.atoms(floor, ceiling) | a.atoms(floor, ceiling)
     if steps and symbols:
         whole = g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps)
