@@ -205,6 +205,13 @@ def test_a_model_whose_configuration_cannot_serve(tiny_base: Path, tmp_path: Pat
     assert said in refusals(found.checks)["the model's configuration"]
 
 
+def test_a_known_model_that_is_not_here_is_planned_by_its_sizes(tiny_base: Path, tmp_path: Path) -> None:
+    found = machine.examine(mini(tiny_base, tmp_path, f"{A}.model.path=Qwen/Qwen3-1.7B-Base"))
+    assert "the model's configuration" not in refusals(found.checks)
+    assert found.shape
+    assert found.shape.vocab == 151_936
+
+
 def test_two_files_that_both_count_from_0(tiny_base: Path, tmp_path: Path) -> None:
     file = tiny_base / "data" / "train.parquet"
     shutil.copy(file, tmp_path / "again.parquet")

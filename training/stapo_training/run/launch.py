@@ -194,6 +194,8 @@ def _validations(config: Any, found: Preflight) -> str:
     count, settings = estimate.validations(config), len(config.run.validation_settings)
     if not count:
         return "no validation (trainer.test_freq)"
+    if not found.validation:
+        return f"{count} validations of problems that are not known yet"
     steps = found.validation * settings / (config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
     each = f"{found.validation} samples at {settings} setting(s), which a training samples in {steps:.1f} steps"
     before = "before the training, " if config.trainer.val_before_train else ""

@@ -241,7 +241,8 @@ def check_model_config(config: Any, model: str) -> None:
     Raises:
         BadInput: code of its own; no single architecture; fewer positions than the longest sequence has.
     """
-    if (facts := _overridden(config, model)) is None or facts is KNOWN.get(model):
+    facts = _overridden(config, model)
+    if facts is None or find_config(model) is KNOWN.get(model):  # sizes alone: the model is not here yet
         return
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
