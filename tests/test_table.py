@@ -99,8 +99,26 @@ def test_missing_is_loud_and_never_zero(tmp_path):
     assert value(t, "base", "avg", part="miniature-real").shown == "1 of 6 run"
     shown = write.to_markdown(t)
     assert "100.00 (**1/2 samples**)" in shown
-    assert "<sub>2/30 problems (n/a)</sub>" in shown
+    assert "<sub>N 2 x 2 of 30 (n/a)</sub>" in shown
     assert "MISSING SAMPLES: GRPO on mini-add at t1.0" in shown
+
+
+def test_real_models_stand_beside_the_papers_rows_and_toys_on_a_page_of_their_own(tmp_path):
+    size = "qwen2.5-coder-0.5b"
+    cell(small(tmp_path), "base", ["10"] * 40, "amc23", size=size, rows=40, finish_reasons={"stop": 77, "length": 3})
+    t = table(tmp_path)
+    v = value(t, "base", "amc23", part=size)
+    assert (v.shown, v.samples, v.problems, v.truncated) == ("50.00", 2, 40, 3.75)  # 3 of 80 responses
+    assert value(t, "base", "aime24", part="qwen2.5-coder-1.5b").status == "not run"
+    block = {line.split(" | ")[0]: line.split(" | ")[1:] for line in write.readme_block(t).splitlines()}
+    assert block["| Qwen2.5-Coder-0.5B-Instruct: Base model"][2:4] == [
+        "50.00 (not run)<br><sub>50.0 to 50.0 (n/a to n/a)</sub><br><sub>N 2 x 40 (n/a)</sub><br><sub>cut 3.8 % (n/a)</sub>",
+        "not run",
+    ]
+    assert block["| *Qwen3-1.7B: STAPO, paper*"][3] == "**73.10** (**71.80**)<br><sub>N 4 x 500</sub>"
+    pages = {name: write.FILES[name](t) for name in ("main_table.md", "toys.md")}
+    assert ["## Miniature" in page for page in pages.values()] == [False, True]
+    assert ["## Qwen2.5" in page for page in pages.values()] == [True, False]
 
 
 def test_tiny_model_never_enters_the_papers_sections(tmp_path):
@@ -365,7 +383,7 @@ def test_command_writes_checks_and_notices_a_change(tmp_path, capsys):
     arguments = ("tables", "--records", records, "--out", out)
     assert cli(*arguments) == 0
     assert cli(*arguments, "--check") == 0
-    file = out / "main_table.md"
+    file = out / "toys.md"
     right = file.read_text()
     file.write_text(right.replace("50.00", "99.00"))
     assert cli(*arguments, "--check") == 1

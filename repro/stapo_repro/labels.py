@@ -31,6 +31,11 @@ PAPER_BENCHMARKS: dict[str, str] = {
     "minerva": "Minerva",
     "olympiadbench": "Olympiad",
 }
+REAL_SIZES: dict[str, str] = {
+    "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",
+    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct",
+}
+"""Real models that two cores bear, as `stapo-train fetch` brings them."""
 MINI_BENCHMARKS: dict[str, str] = {"mini-add": "mini-add", "mini-add-hard": "mini-add-hard"}
 SMALL = "smollm2-135m"
 """A size of committed records: nothing makes it any more."""
@@ -60,7 +65,12 @@ COLOURS: dict[str, str] = {
 
 
 def size_label(name: str) -> str:
-    return {MINI: "Miniature", SMALL: "SmolLM2-135M", **PAPER_SIZES}.get(name, name)
+    return {MINI: "Miniature", SMALL: "SmolLM2-135M", **REAL_SIZES, **PAPER_SIZES}.get(name, name)
+
+
+def is_toy(size: str) -> bool:
+    """A model of this project's own problems: no row of it stands beside the paper's."""
+    return is_miniature_size(size) or size == SMALL
 
 
 def what_it_is(size: str) -> str:

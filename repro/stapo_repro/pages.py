@@ -37,7 +37,7 @@ def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     """
     folder, files = out or _RESULTS / "tables", dict[Path, bytes]()
     table = build.build(read.load_cells(*roots(records)), paper.load())
-    texts = {f"main_table.{kind}": written(table) for kind, written in write.FORMS.items()}
+    texts = {name: written(table) for name, written in write.FILES.items()}
     texts["tokens.md"] = tables.tables(read.load_training_runs(*roots(records)))
     if not out:
         texts["gpu.md"] = _on_gpus()

@@ -11,7 +11,7 @@ not further tests of the same thing. The paper's three sizes are one table; ever
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -86,6 +86,13 @@ class Score:
         """Problem id -> mean over seeds of the mean of its samples."""
         ids = next(iter(self.by_seed.values()))
         return {i: math.fsum(m[i] for m in self.by_seed.values()) / len(self.by_seed) for i in ids}
+
+    @property
+    def truncated(self) -> float:
+        """Share of the responses that met the limit of tokens; NaN without a response."""
+        ends = sum((Counter(c.record.finish_reasons) for c in self.cells), Counter[str]())
+        finished = ends["stop"] + ends["length"]
+        return ends["length"] / finished if finished else math.nan
 
     def matrix(self) -> NDArray[np.float64]:
         """Problem means (Q, S), columns in the order of the seeds."""

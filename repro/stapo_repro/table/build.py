@@ -1,8 +1,8 @@
 """The main table from all records: one row a printed number, and what a reader must know before believing it.
 
 Layout of the paper's main table: a section a model size, a line a method, a column a benchmark, both decoding settings
-in each cell, the unweighted average last. The miniature has sections of its own. Missing data is a status, never a
-blank or a zero.
+in each cell, the unweighted average last. Real models come first, toys last. Missing data is a status, never a blank or
+a zero.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Row:
         paper_within: whether the paper's value lies in our 95 % interval; "not judged" where samples or problems are
             missing or other ones.
         best: the highest complete value of our rows in its column, where at least two can be compared.
+        problems, rows: problems that were run, and that the benchmark holds; samples: of each, of all seeds.
+        truncated: share of the responses that met the limit of tokens.
         records: paths of the records that it is made of.
     """
 
@@ -69,6 +71,7 @@ class Row:
     samples: int = 0
     fewest_samples: int = 0
     missing: int = 0
+    truncated: float | None = None
     best: bool = False
     records: list[str] = field(default_factory=list)
 
@@ -121,7 +124,7 @@ def fill(row: Row, found: Score | str) -> None:
     row.bootstrap_low, row.bootstrap_high = map(percent, found.bootstrap)
     row.seeds = {s: v for s, f in sorted(found.seeds.items()) if (v := percent(f)) is not None}
     row.problems, row.rows, row.missing = e.problems, found.rows, e.missing
-    row.samples, row.fewest_samples = e.samples, found.fewest
+    row.samples, row.fewest_samples, row.truncated = e.samples, found.fewest, percent(found.truncated)
     row.records = sorted(c.path for c in found.cells)
 
 
@@ -171,6 +174,8 @@ def _paper_rows(section: str, size: str, method: str, printed: PaperTable) -> li
             if (theirs := printed.get(size, method, s)) is not None:
                 row = Row(section, size, method, "paper", name, s, "paper", theirs.values[name])
                 row.mean, row.best = float(row.shown), name in theirs.best
+                row.samples = printed.samples_per_problem.get(name, 0)
+                row.problems = row.rows = registry()[name].rows if row.samples else 0
                 rows.append(row)
     return rows
 
@@ -180,26 +185,17 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     if not scores:
         return []
     records = [c.record for s in scores.values() for c in s.cells]
-    return [*_sizes(scores), *_missing(scores), *scoring(records), *_unlike(records), provenance(records)]
+    return [*_seeds(scores), *_missing(scores), *scoring(records), *_unlike(records), provenance(records)]
 
 
 def _join(items: Iterable[object]) -> str:
     return ", ".join(sorted(map(str, items)))
 
 
-def _sizes(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    """Problems and samples of each benchmark, and each trained method's seeds."""
-    shapes: dict[str, set[str]] = defaultdict(set)
-    seeds: dict[str, int] = {}
-    for (_, method, benchmark, _), s in scores.items():
-        e, n = s.estimate, len(s.by_seed)
-        part = f" of {s.rows}" if e.problems != s.rows else ""
-        shapes[labels.benchmark_label(benchmark)].add(f"{e.problems}{part} problems, {e.samples // n} samples each")
-        if not s.is_base:
-            seeds[labels.method_label(method)] = n
-    notes = ["; ".join(f"{b}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items())) + "."]
-    if seeds:
-        notes.append(f"Training seeds: {', '.join(f'{m} {n}' for m, n in seeds.items())}.")
+def _seeds(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    """Each trained method's seeds."""
+    seeds = {labels.method_label(key[1]): len(s.by_seed) for key, s in scores.items() if not s.is_base}
+    notes = [f"Training seeds: {', '.join(f'{m} {n}' for m, n in seeds.items())}."] if seeds else []
     if 2 in seeds.values():
         notes.append(
             "With two seeds an interval held the truth in as few as 88 of 100 simulations (docs/statistics.md)."
@@ -273,15 +269,17 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
     rows: list[Row] = []
     compared: list[tuple[str, Difference]] = []
 
-    def add(id: str, title: str, size: str, benchmarks: Sequence[str], all_methods: bool = True) -> None:
-        """`all_methods`: those without a record have rows that say so."""
+    def add(
+        id: str, title: str, size: str, benchmarks: Sequence[str], always: Sequence[str] = (labels.BASE, *labels.METHODS)
+    ) -> None:
+        """`always`: models whose rows say so where they have no record."""
         own = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
         found = {k[1] for k in own}
-        methods = [m for m in labels.METHODS if all_methods or m in found]
+        methods = [m for m in labels.METHODS if m in always or m in found]
         methods += sorted(found - {labels.BASE, *labels.METHODS})
         theirs = printed if size in labels.PAPER_SIZES else None
         mine: list[Row] = []
-        if all_methods or labels.BASE in found:
+        if labels.BASE in always or labels.BASE in found:
             mine += _our_rows(id, size, labels.BASE, benchmarks, own, None)
         for m in methods:
             if theirs is not None and m in labels.METHODS:
@@ -289,11 +287,20 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
             mine += _our_rows(id, size, m, benchmarks, own, theirs)
         _mark_best(mine)
         rows.extend(mine)
-        sections.append(Section(id, title, size, list(benchmarks), footnotes(own)))
+        left = sum(c.record.cell.size == size for c in earlier)
+        said = [f"{left} records of earlier checkpoints are not in this table."] if left else []
+        sections.append(Section(id, title, size, list(benchmarks), [*footnotes(own), *said]))
         table = "the paper's three sizes" if theirs is not None else id
         compared.extend((id, d) for d in differences(own, size, methods, benchmarks, table))
 
     mini, real = list(labels.MINI_BENCHMARKS), list(labels.PAPER_BENCHMARKS)
+    for size, label in labels.REAL_SIZES.items():
+        add(size, f"{label}, from 4-bit weights (none of the paper's models)", size, real, [labels.BASE])
+    for size, label in labels.PAPER_SIZES.items():
+        add(size, f"RL from the {label} base model", size, real)
+    sizes = {k[0] for k in scores} - {labels.MINI, labels.SMALL, *labels.REAL_SIZES, *labels.PAPER_SIZES}
+    for size in sorted(sizes, key=lambda size: (labels.is_toy(size), size)):
+        add(size, f"Other models: {size}", size, sorted({k[2] for k in scores if k[0] == size}), [])
     add("miniature", "Miniature (a tiny model on additions; not a result of the paper)", labels.MINI, mini)
     if any(k[0] == labels.MINI and k[2] in real for k in scores):
         title = "Miniature model on the paper's benchmarks (shows that the path works; not a result)"
@@ -301,18 +308,12 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
     small = labels.SMALL
     title = f"{labels.size_label(small)}, a real small model, on sums and word problems (not a result of the paper)"
     add("small", title, small, list(labels.SMALL_BENCHMARKS))
-    for size, label in labels.PAPER_SIZES.items():
-        add(size, f"RL from the {label} base model", size, real)
-    for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI, small}):
-        add(size, f"Other models: {size}", size, sorted({k[2] for k in scores if k[0] == size}), all_methods=False)
-    if earlier:
-        sections[0].footnotes.append(f"{len(earlier)} records of earlier checkpoints are not in this table.")
     adjusted, families = adjust([d for _, d in compared])
     by_section: dict[str, list[Difference]] = defaultdict(list)
     for (id, _), d in zip(compared, adjusted, strict=True):
         by_section[id].append(d)
     return Table(
-        schema_version=3,
+        schema_version=4,
         inputs_sha256=inputs_hash(cells, printed.model_dump_json()),
         synthetic=any(c.record.synthetic for c in cells),
         paper=printed.source,

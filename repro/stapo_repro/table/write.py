@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from itertools import groupby, zip_longest
 from typing import TypeVar, get_args
 
@@ -27,7 +28,8 @@ _BESIDE = (
 )
 _LEGEND = (
     "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
-    "problems and samples and, with several training seeds, over those. Bold: the best complete value of a column."
+    "problems and samples and, with several training seeds, over those. N: samples a problem, x problems. Cut: the share "
+    "of responses that met the limit of tokens. Bold: a size's best complete value in a column."
 )
 
 
@@ -65,16 +67,26 @@ def _number(r: Row) -> str:
     return f"{text} (**{r.fewest_samples}/{r.samples} samples**)" if r.missing else text
 
 
-def _part(r: Row) -> str:
-    """How many of the benchmark's problems were run."""
-    return f"{r.problems}/{r.rows} problems" if r.problems < r.rows else "all" if r.problems else "n/a"
+def _sampled(r: Row) -> str:
+    """N and the problems; of an average, whose benchmarks differ in N, the problems alone."""
+    part = f" of {r.rows}" if r.problems < r.rows else ""
+    if r.benchmark == labels.AVERAGE:
+        return f"{r.problems}{part} problems" if r.problems else ""
+    return f"N {r.samples // max(1, len(r.seeds))} x {r.problems}{part}" if r.problems else "n/a"
+
+
+def _cut(r: Row) -> str:
+    return f"{shown(r.truncated, 1)} %" if r.truncated is not None else "n/a"
 
 
 def _cell(first: Row, second: Row) -> str:
-    ours = "run" in (first.status, second.status)
-    small = [(_interval(first.low, first.high), _interval(second.low, second.high))] if ours else []
-    if any(r.problems < r.rows for r in (first, second)):
-        small.append((part, "") if (part := _part(first)) == _part(second) else (part, _part(second)))
+    small = []
+    if "run" in (first.status, second.status):
+        small.append((_interval(first.low, first.high), _interval(second.low, second.high)))
+    if any(texts := (_sampled(first), _sampled(second))):
+        small.append((texts[0], "") if texts[0] == texts[1] else texts)
+    if any(r.truncated is not None for r in (first, second)):
+        small.append((f"cut {_cut(first)}", _cut(second)))
     return _both(_number(first), _number(second), *small)
 
 
@@ -215,21 +227,30 @@ def lines(g: Grid) -> list[str]:
     return [*grid(g.header, g.rows), *(["", *(f"- {escape(n)}" for n in g.notes)] if g.notes else [])]
 
 
-def to_markdown(table: Table) -> str:
-    """All sections."""
-    out = ["# Main table", "", f"{escape(stamp(table))} {escape(introduction(table))}", ""]
+def to_markdown(table: Table, toys: bool | None = None) -> str:
+    """All sections, or those of toys, or all others."""
+    title = "Main table" if not toys else "Toys: tiny models on problems of this project's own"
+    out = [f"# {title}", "", f"{escape(stamp(table))} {escape(introduction(table))}", ""]
+    of = {s.id: labels.is_toy(s.size) for s in table.sections}
     for g in all_grids(table):
+        if toys is not None and of.get(g.id.removesuffix("-differences"), False) != toys:
+            continue
         level = "###" if g.id.endswith("-differences") else "##"
         out += [f"{level} {escape(g.title)}", "", *lines(g), ""]
     return "\n".join(out)
 
 
 def readme_block(table: Table) -> str:
-    """The README's table: the miniature's scores, and where the rest is."""
-    g = main_grid(table, table.sections[0])
+    """The README's table: real models, whose base rows say so where they were not run, beside the paper's rows."""
+    real, rows = list(labels.PAPER_BENCHMARKS), []
+    for s in (s for s in table.sections if s.size in labels.REAL_SIZES | labels.PAPER_SIZES):
+        for label, *cells in main_grid(table, s).rows:
+            if s.size in labels.REAL_SIZES or set(cells) != {"not run"}:
+                mark = "*" if label.startswith("*") else ""
+                rows.append([f"{mark}{escape(labels.size_label(s.size))}: {label.removeprefix('*')}", *cells])
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
-    more = f"{state_of_paper_cells(table)} All sections, notes and differences of methods: {file}."
-    return "\n".join([*grid(g.header, g.rows), "", f"{_LEGEND} {more}", ""])
+    more = f"Italic: as the paper prints it. {state_of_paper_cells(table)} All sections, notes and differences: {file}."
+    return "\n".join([*grid(_header("Model", real), rows), "", f"{_LEGEND} {more}", ""])
 
 
 def to_json(table: Table) -> str:
@@ -306,5 +327,11 @@ def to_latex(table: Table) -> str:
     return "\n".join(out) + "\n"
 
 
-FORMS = {"md": to_markdown, "csv": to_csv, "json": to_json, "tex": to_latex}
-"""By the ending of the file's name."""
+FILES = {
+    "main_table.md": partial(to_markdown, toys=False),
+    "toys.md": partial(to_markdown, toys=True),
+    "main_table.csv": to_csv,
+    "main_table.json": to_json,
+    "main_table.tex": to_latex,
+}
+"""What each file of tables holds."""
