@@ -425,7 +425,7 @@ def test_accuracy_so_far_counts_algebra_as_wrong_and_leaves_failures_out(
             now[0] += 20
             tally.add([s])
             display.update(done, 12, tally)
-    # 2 of 5, of which one is not decided yet; after 60 s 3 of the 10 that were left; the recorded ones' tokens are not counted
+    # 2 of 5, one of them undecided; after 60 s 3 of the 10 that were left; the recorded ones' tokens are not counted
     assert capsys.readouterr().err.splitlines() == [
         "m: generate, 2 of 12 done",
         "m: generate 5/12, 2 min 20 s left, 1 tokens/s, in % so far by rule, at least: own t1.0 40.0",

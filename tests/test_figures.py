@@ -200,7 +200,8 @@ def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
     g = of(tmp_path)[MINI]
     table = build(load_cells([tmp_path]), paper.load())
     for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, g.benchmarks)):
-        said = next(r for r in table.rows if (r.method, r.benchmark, r.setting) == ("stapo", name, "t1.0"))
+        key = ("miniature", "stapo", name, "t1.0")
+        said = next(r for r in table.rows if (r.section, r.method, r.benchmark, r.setting) == key)
         shown = g.accuracy("stapo", part, "t1.0")
         assert shown is not None
         assert (shown.mean, shown.low, shown.high) == pytest.approx((said.mean, said.low, said.high))

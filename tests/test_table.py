@@ -112,7 +112,8 @@ def test_real_models_stand_beside_the_papers_rows_and_toys_on_a_page_of_their_ow
     assert value(t, "base", "aime24", part="qwen2.5-coder-1.5b").status == "not run"
     block = {line.split(" | ")[0]: line.split(" | ")[1:] for line in write.readme_block(t).splitlines()}
     assert block["| Qwen2.5-Coder-0.5B-Instruct: Base model"][2:4] == [
-        "50.00 (not run)<br><sub>50.0 to 50.0 (n/a to n/a)</sub><br><sub>N 2 x 40 (n/a)</sub><br><sub>cut 3.8 % (n/a)</sub>",
+        "50.00 (not run)<br><sub>50.0 to 50.0 (n/a to n/a)</sub><br><sub>N 2 x 40 (n/a)</sub>"
+        "<br><sub>cut 3.8 % (n/a)</sub>",
         "not run",
     ]
     assert block["| *Qwen3-1.7B: STAPO, paper*"][3] == "**73.10** (**71.80**)<br><sub>N 4 x 500</sub>"

@@ -269,9 +269,9 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
     rows: list[Row] = []
     compared: list[tuple[str, Difference]] = []
 
-    def add(
-        id: str, title: str, size: str, benchmarks: Sequence[str], always: Sequence[str] = (labels.BASE, *labels.METHODS)
-    ) -> None:
+    every = (labels.BASE, *labels.METHODS)
+
+    def add(id: str, title: str, size: str, benchmarks: Sequence[str], always: Sequence[str] = every) -> None:
         """`always`: models whose rows say so where they have no record."""
         own = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
         found = {k[1] for k in own}
