@@ -8,8 +8,10 @@ import pytest
 import synthetic_records as synthetic
 from token_logs import Others, Token, write_tokens
 
+from stapo_repro import paper
 from stapo_repro.collect import RunTimes, collect, laid_over
 from stapo_repro.run.engine import Stages, StageState
+from stapo_repro.tokens.log import Vocabulary
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cut, Run, StepMetrics
@@ -165,3 +167,15 @@ def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
     assert (found.seconds, found.hardware, found.unfinished) == (777.0, [MACHINE], ())
     with pytest.raises(RecordError, match="another kind of run"):
         collect(driven(tmp_path / "quick", base, quick=True), out)
+
+
+def test_a_tokenizer_is_kept_without_its_merges_and_reads_the_same_ids(tmp_path: Path) -> None:
+    (whole,) = (paper.checkout() / "results/records/whole").glob("tokenizer-*.json")
+    make_log(tmp_path / "run" / "a")
+    given = tmp_path / "run" / "a" / "token_log" / "tokenizer.json"
+    given.write_bytes(whole.read_bytes())
+    collect(tmp_path / "run", tmp_path / "out")
+    kept = token_log.tokenizer_file(tmp_path / "out" / "a")
+    assert json.loads(kept.read_bytes())["model"]["merges"] == []
+    ids = [[i, i + 1, 40000 - i] for i in range(30, 20000, 97)]
+    assert [Vocabulary(kept).several(t) for t in ids] == [Vocabulary(given).several(t) for t in ids]

@@ -335,6 +335,13 @@ def test_where_every_rare_token_is_below_the_threshold_the_region_is_outlined(tm
     assert len(outlined) == int(q == 1)
 
 
+def test_words_of_one_count_have_one_size_however_little_room_there_is():
+    counts = {f"hypothesis{i}": 3 if i < 4 else 1 for i in range(60)}
+    sizes = {(n, size) for (_, n), size, *_ in tokens.laid_out(counts, "black").layout_}
+    assert len(sizes) == 2, sizes
+    assert {n for n, _ in sizes} == {1.0, 1 / 3}
+
+
 def test_words_that_look_like_mathematics_are_words_and_too_few_make_no_cloud(tmp_path):
     counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
     log = load(logs.write(tmp_path, [logs.row()]))

@@ -95,6 +95,12 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_cpu_scores_few_tokens_at_a_time_and_the_record_says_how_many(model: Path, tmp_path: Path) -> None:
+    write(tmp_path / "data.jsonl", LINES[:4])
+    probe(options(model, tmp_path, batch_tokens=0), say=quiet)
+    assert store.read_json(tmp_path / "out" / "run.json", Run).config["batch_tokens"] == 1024
+
+
 def by_float64(model: Path) -> list[dict[str, Any]]:
     """A row for each token of LINES, from the full logits of a float64 model, one sequence at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

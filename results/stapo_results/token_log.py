@@ -201,8 +201,8 @@ def join(run: Path) -> dict[str, bytes]:
 
     Returns:
         Path below the run's folder -> content: rows and counts, named after the first step, and the tokenizer where
-        there is one, without its blanks. The same log gives the same bytes, however its steps were split into files.
-        Empty without a log.
+        there is one, without its blanks and merges (no text becomes ids any more). The same log gives the same bytes,
+        however its steps were split into files. Empty without a log.
 
     Raises:
         RecordError: as `read`.
@@ -217,6 +217,8 @@ def join(run: Path) -> dict[str, bytes]:
         files[path] = _parquet(table.combine_chunks().replace_schema_metadata(metadata))
     if (tokenizer := folder / TOKENIZER).exists():
         whole = json.loads(tokenizer.read_bytes())
+        if "merges" in whole.get("model", ()):
+            whole["model"]["merges"] = []
         files[tokenizer] = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
     return {path.relative_to(run).as_posix(): data for path, data in files.items()}
 

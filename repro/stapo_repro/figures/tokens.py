@@ -180,17 +180,31 @@ def clouds(run: LoggedRun, parts: Mapping[str, Mapping[str, int]]) -> Sketch:
     return Sketch("tokens_clouds", run.heading("Rare tokens of correct responses"), figure, caption, dense=True)
 
 
+def laid_out(counts: Mapping[str, int], colour: str) -> WordCloud:
+    """A cloud in which words of one count have one size: the largest for which that holds, or else the smallest.
+
+    Where room ends the library shrinks what is left: a size would no longer mean a count.
+    """
+    largest = _HEIGHT // 6
+    while True:
+        made = WordCloud(
+            font_path=_FONT, width=_WIDTH, height=_HEIGHT, random_state=0, prefer_horizontal=1.0, margin=16,
+            max_words=_WORDS, min_font_size=12, max_font_size=largest, relative_scaling=1,  # type: ignore[arg-type]
+            background_color="white", color_func=lambda *_, **__: colour,
+        ).generate_from_frequencies(counts)  # fmt: skip
+        sizes = {(frequency, size) for (_, frequency), size, *_ in made.layout_}
+        if len(sizes) == len({frequency for frequency, _ in sizes}) or largest < 24:
+            return made
+        largest -= 12
+
+
 def _cloud(axes: Axes, counts: dict[str, int], colour: str) -> None:
     axes.set_axis_on()
     axes.spines[:].set_visible(False)
     if len(counts) < _FEWEST:
         style.nothing(axes, f"fewer than {_FEWEST} different words: no cloud" if counts else "no such token")
         return
-    made = WordCloud(
-        font_path=_FONT, width=_WIDTH, height=_HEIGHT, random_state=0, prefer_horizontal=1.0, margin=12,
-        max_words=_WORDS, min_font_size=12, max_font_size=_HEIGHT // 6, relative_scaling=1,  # type: ignore[arg-type]
-        background_color="white", color_func=lambda *_, **__: colour,
-    ).generate_from_frequencies(counts)  # fmt: skip
+    made = laid_out(counts, colour)
     axes.imshow(made.to_array(), interpolation="none")
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)

@@ -1,0 +1,130 @@
+"""What the paper says of single tokens, held against a real model's own responses (`stapo-train probe`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from stapo_repro.figures import tokens
+from stapo_repro.figures.style import Sketch, save, style
+from stapo_repro.labels import size_label
+from stapo_repro.paper import checkout
+from stapo_repro.text import escape, grid, model_text, percent, shown
+from stapo_repro.tokens import numbers
+from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
+from stapo_repro.tokens.masks import Number, Sums
+from stapo_repro.tokens.tables import small_percent
+from stapo_results import generated, store, token_log
+from stapo_results.schema import Run
+from studies import command
+
+WORDS = {"digits, $ and x": (r"\d+|\$+|x", "silenced"), "Let, This, So and Wait": ("Let|This|So|Wait", "kept")}
+"""Words of the paper's clouds (Appendix "Word Cloud Visualization"): pattern of a whole token, and where they stand."""
+_HEAD = ("The paper says", "Where", "Here", "It")
+_NOT_RUN = "Not run: no record of a probe of a real model."
+
+
+def verdict(difference: Number) -> str:
+    """Of a difference that the paper says is above 0, by its 95 % interval."""
+    if difference.low is None or difference.high is None or difference.low <= 0 <= difference.high:
+        return "undecided"
+    return "holds" if difference.low > 0 else "does not hold"
+
+
+def statements(run: LoggedRun) -> list[list[str]]:
+    """A line for each statement: what, where, the numbers of this log, and whether it holds.
+
+    Norms and words of rare tokens have intervals over prompts; what counts all tokens has none.
+    """
+    rare = run.rows["rare"]
+    r, s2t = {name: column[rare].astype(np.float64) for name, column in run.rows.items()}, run.silenced[rare]
+    _, prompt = np.unique(run.table["prompt_id"].to_numpy()[rare], return_inverse=True)
+    norm = np.abs(r["advantage"]) * np.sqrt(np.maximum(0.0, 1 - 2 * np.exp(r["logprob"]) + r["collision"]))
+    texts = [run.vocabulary.one(int(t)).strip() for t in r["token"]]
+    columns = {"silenced": s2t, "kept": ~s2t, "norm silenced": norm * s2t, "norm kept": norm * ~s2t}
+    for name, (pattern, _) in WORDS.items():
+        such = np.array([bool(re.fullmatch(pattern, t)) for t in texts], bool)
+        columns |= {f"{name} silenced": such & s2t, f"{name} kept": such & ~s2t}
+    sums, counts, four = Sums(prompt, columns), numbers.by_step(run), numbers.quadrants(run)
+
+    every, region = (sum(c[key] for c in counts) for key in ("tokens", "region"))
+    said = f"{region:,} of {every:,} tokens, {small_percent(region / every)}"
+    few = "holds" if region < 1e-4 * every else "does not hold"
+    out = [["Below 0.01 % of the tokens are silenced", "Figure 6", said, few]]
+    norms = [q.norm.mean or 0.0 for q in four]
+    high, low, rare_high, rare_low = (shown(x, 3) for x in norms)
+    more = sums.difference(("norm silenced", "silenced"), ("norm kept", "kept"))
+    said = f"{rare_low} against {rare_high}; of frequent tokens {high} and {low}; "
+    said += f"rare ones, low minus high entropy {more.text(3, sign=True)}"
+    largest = verdict(more) if norms[3] > max(norms[:2]) else "does not hold"
+    out.append(["Rare tokens of low entropy have the largest gradient norm", "Figure 2c", said, largest])
+    order = "holds" if norms[0] < norms[1] else "does not hold"
+    said = f"{high} at high, {low} at low entropy"
+    out.append(["Frequent tokens have smaller norms at high entropy", "Table 1", said, order])
+    rises = [q.entropy_rises for q in four]
+    arrows = all(x is not None and (x > 0.5) == q.rare for x, q in zip(rises, four, strict=True))
+    said = ", ".join("no token" if x is None else f"{shown(percent(x), 1)} %" for x in rises)
+    out.append(["Entropy falls at frequent tokens, rises at rare ones", "Table 1", f"it rises at {said} of the four",
+                "holds" if arrows else "does not hold"])  # fmt: skip
+    for name, (_, where) in WORDS.items():
+        of, other = (where, "kept") if where == "silenced" else (where, "silenced")
+        d = sums.difference((f"{name} {of}", of), (f"{name} {other}", other))
+        shares = [f"{sums.share(f'{name} {part}', part).text(1, 100, ' %')} of the {part}" for part in (of, other)]
+        out.append([f"{name} are among the {where}", "Figure 10", f"{shares[0]}, {shares[1]}", verdict(d)])
+    return [[escape(text) for text in line] for line in out]
+
+
+def section(run: LoggedRun, name: str) -> list[str]:
+    """A probe's part of the page: statements, tokens by advantage, words, cases."""
+    lines = [f"## {name}", "", *grid(_HEAD, statements(run), 3), ""]
+    rare = run.rows["rare"]
+    values, at = np.unique(np.round(run.rows["advantage"][rare], 2), return_inverse=True)
+    counts = ((v, at == i) for i, v in enumerate(values))
+    by = [[f"{v:.2f}", f"{of.sum():,}", f"{run.silenced[rare][of].sum():,}"] for v, of in counts]
+    lines += [*grid(("Advantage in the group", "Rare tokens", "S2T's"), by), ""]
+    for part, found in numbers.words(run).items():
+        most = [f"{model_text(marked(t))} {n}" for t, n in list(found.items())[:25]]
+        lines += [f"{part}, the most frequent of {len(found):,}: {', '.join(most)}.", ""]
+    cases = [
+        [in_text(c["before"][-60:], c["token"], c["after"][:20]), small_percent(c["probability"]), shown(c["entropy"]),
+         " · ".join(f"{model_text(marked(t))} {small_percent(p, 2)}" for t, p in c["top"]), c["part"]]
+        for c in numbers.cases(run, 12)
+    ]  # fmt: skip
+    return [*lines, *grid(("Token in its context", "p", "H (nats)", "Top 5", "S2T"), cases, 1), ""]
+
+
+def probes(records: Path) -> dict[str, LoggedRun]:
+    """Name -> log of each collected probe below a folder: the model that wrote and scored, and the folder's name."""
+    found = {}
+    for log in sorted(records.rglob(token_log.FOLDER)):
+        run = store.read_json(log.parent / "run.json", Run)
+        if run.kind == "probe":
+            model = size_label(Path(run.config["model"]).parent.name)
+            found[f"{model}'s responses ({log.parent.name})"] = load(log.parent)
+    return found
+
+
+def drawn(of: dict[str, LoggedRun]) -> list[Sketch]:
+    """Figures 2b, 2c and 10 and cases of each probe."""
+    with style():
+        return [
+            save(replace(s, name=f"real_{run.name}_{s.name}", title=f"{s.title.removesuffix(': a probe')}: {name}"))
+            for name, run in of.items()
+            for s in (*tokens.sketches(run), tokens.case_bars(run, {}))
+        ]
+
+
+def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> None:
+    """Add results/tables/real.md, the findings' block and the figures of the committed probes."""
+    of = probes(records)
+    head = (
+        "# Tokens of a real model\n\nOne model's own responses: nothing was trained. `stapo-train probe` made the logs."
+    )
+    lines = [line for name, run in of.items() for line in section(run, name)] or [_NOT_RUN]
+    files[command.TABLES / "real.md"] = "\n".join([head, "", *lines, ""]).encode()
+    short = [line for name, run in of.items() for line in (f"**{name}**", "", *grid(_HEAD, statements(run), 3), "")]
+    generated.renew(files, checkout() / "docs" / "findings.md", "real", "\n".join(short) or _NOT_RUN)
+    command.add_figures(files, "real", drawn(of))
