@@ -23,7 +23,7 @@ from stapo_eval.judge.asking import scored
 from stapo_eval.judge.published import Prompt, Source
 from stapo_eval.options import Judging, RunOptions
 from stapo_eval.run import judge_again, run
-from stapo_eval.verdicts import OTHER_RULE, UNPUBLISHED
+from stapo_eval.verdicts import OTHER_JUDGE, OTHER_RULE, UNPUBLISHED
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, Verdict
@@ -187,12 +187,12 @@ def test_another_judge_prompt_or_mode_is_asked_anew_and_what_is_on_record_is_not
     after = _record(folder)
     assert after.revisions["judge prompt"] == f"sha256:{used.sha256} not published"
     assert after.run_id != _record(judged).run_id
-    assert {c.judge_note for c in _cells(folder)} == {UNPUBLISHED}
+    assert {c.judge_note for c in _cells(folder)} == {f"{UNPUBLISHED}; {OTHER_JUDGE}"}
     _again(world, folder, {"judge": str(world / "other-judge")})
     source = Source("", "", "", "", Prompt(judge_model.PROMPT).sha256)
     monkeypatch.setitem(published.PUBLISHED, "justrl-exact", (source,))
     _again(world, folder, {"judge_mode": "justrl-exact", "judge_prompt_unpublished": False})
-    assert {c.judge_note for c in _cells(folder)} == {OTHER_RULE}
+    assert {c.judge_note for c in _cells(folder)} == {f"{OTHER_JUDGE}; {OTHER_RULE}"}
     judgements = _judgements(folder)
     kinds = Counter((j.judge_model, j.judge_mode, j.prompt_sha256 == used.sha256) for j in judgements)
     first = kinds["judge", "compass", False]

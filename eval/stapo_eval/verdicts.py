@@ -15,12 +15,14 @@ from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import grader_version
 from stapo_eval.judge import asking
 from stapo_eval.judge.prompt import Question
+from stapo_eval.judge.published import REVISIONS
 from stapo_eval.plan import EvaluationPlan
 from stapo_eval.show import StageDisplay
 from stapo_results import store
 from stapo_results.schema import Judgement, Sample, Verdict
 
 UNPUBLISHED = "the judge was asked in a prompt that is not a published one"
+OTHER_JUDGE = "the judge is not the paper's, CompassVerifier-3B"
 OTHER_RULE = "the judge was asked as JustRL's script asks, but after another rule than JustRL's"
 STAND_IN = "the judge is a miniature stand-in: its verdicts are recorded and shown, the scores are the rule's alone"
 
@@ -126,6 +128,10 @@ def judge_note(plan: EvaluationPlan) -> str:
         return ""
     if not plan.judge_counts:
         return STAND_IN
-    if not plan.prompt.source:
-        return UNPUBLISHED
-    return OTHER_RULE if plan.options.judge_mode == "justrl-exact" and plan.options.preset != "justrl" else ""
+    papers = {name.rpartition("/")[2] for name in REVISIONS}
+    said = {
+        UNPUBLISHED: not plan.prompt.source,
+        OTHER_JUDGE: plan.judge is not None and plan.judge.name.rpartition("/")[2] not in papers,
+        OTHER_RULE: plan.options.judge_mode == "justrl-exact" and plan.options.preset != "justrl",
+    }
+    return "; ".join(note for note, so in said.items() if so)
