@@ -230,7 +230,7 @@ def test_each_figure_of_the_miniature_says_what_it_is(mini):
         assert "not a result of the paper" in s.caption
     lines = marks(found["miniature_training_curves"])
     assert len(lines) == 16  # four methods in four panels
-    assert {n: x.get_color() for n, x in lines.items()} == {n: labels.COLOURS[n.split("-")[1]] for n in lines}
+    assert {n: x.get_color() for n, x in lines.items()} == {n: style.STYLES[n.split("-")[1]].colour for n in lines}
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
@@ -370,11 +370,11 @@ def test_the_figure_of_planted_words_marks_every_mask(tmp_path):
 
 # the palette
 
-BEYOND = tuple(m for m in labels.COLOURS if m not in (labels.BASE, *labels.METHODS, *labels.ARMS))
+BEYOND = tuple(m for m in style.STYLES if m not in (labels.BASE, *labels.METHODS, *labels.ARMS))
 
 
 def test_every_method_has_a_style_of_its_own():
-    known = [style.method_style(m) for m in labels.COLOURS]
+    known = style.STYLES.values()
     assert len({k.colour for k in known}) == len(known)
     # within one figure, dashes and markers tell the lines apart in grey too
     for together in ((labels.BASE, *labels.METHODS), tuple(labels.ARMS), BEYOND):
@@ -409,8 +409,8 @@ SEEN_BY = {
 TO_XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), (0.0193339, 0.1191920, 0.9503041))
 LEAST = 12.0  # CIE76; 2.3 can just be told apart side by side (Mahy and others, 1994), and marks are thin and apart
 TOGETHER = (
-    [labels.COLOURS[m] for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ARMS))],
-    [labels.COLOURS[m] for m in (labels.BASE, *labels.METHODS, *BEYOND)],
+    [style.STYLES[m].colour for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ARMS))],
+    [style.STYLES[m].colour for m in (labels.BASE, *labels.METHODS, *BEYOND)],
     [style.SILENCED, style.KEPT],
 )
 

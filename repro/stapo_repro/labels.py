@@ -1,23 +1,20 @@
-"""Names, order and colours of what the table and the figures show. One place, so that all of them agree."""
+"""Names and order of what the table and the figures show. One place, so that all of them agree."""
 
 from __future__ import annotations
 
 from stapo_results.methods import methods
 from stapo_results.sizes import MINI, is_miniature_size
 
-METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
-ARMS: dict[str, str] = {  # no mask, and masks over rare tokens
-    "justrl": "JustRL",
-    "justrl-fullmask": "JustRL-FullMask",
-    "stapo-high-entropy": "High-entropy mask",
-    "stapo-random": "Random mask",
-    "stapo": "STAPO",
-}
-# the masks over rare tokens of correct responses; 20-Entropy, which leaves out four fifths of all tokens, is none
-RARE_TOKEN_MASKS = ("justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo-per-response", "stapo")
+METHODS: dict[str, str] = {m: e["title"] for m, e in methods().items() if "table" in e.get("shown", ())}
+"""Those of the paper's main table."""
+ARMS: dict[str, str] = {m: e["title"] for m, e in methods().items() if "masks" in e.get("shown", ())}
+"""No mask, and masks over rare tokens."""
+SWEPT = tuple(m for m in ARMS if "q" in methods()[m]["sources"])
+"""The masks whose share q the paper varies."""
+RARE_TOKEN_MASKS = tuple(m for m, e in methods().items() if e.get("rare"))
+"""Masks over rare tokens of correct responses; 20-Entropy, which leaves out four fifths of all tokens, is none."""
 BASE = "base"
-METHOD_LABELS = {BASE: "Base model", **METHODS, **{m: e["title"] for m, e in methods().items()}, **ARMS}
-"""The base model and every method, the paper's first."""
+METHOD_LABELS = {BASE: "Base model", **{m: e["title"] for m, e in methods().items()}}
 
 SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 
@@ -41,27 +38,6 @@ SMALL = "smollm2-135m"
 """A size of committed records: nothing makes it any more."""
 SMALL_BENCHMARKS: dict[str, str] = {"small-sums": "Small sums", "small-words": "Small words"}
 AVERAGE = "avg"
-
-# Okabe and Ito (2008): told apart with every common colour vision deficiency (tests/test_figures.py). Black is the base
-# model's.
-COLOURS: dict[str, str] = {
-    "grpo": "#0072B2",
-    "entropy20": "#E69F00",
-    "justrl": "#009E73",
-    "stapo": "#D55E00",
-    "justrl-fullmask": "#56B4E9",
-    "stapo-high-entropy": "#CC79A7",
-    "stapo-random": "#4B3F8F",  # none of theirs: their yellow cannot be read on white
-    BASE: "#000000",
-    # after Tol's muted scheme (SRON/EPS/TN/09-002), for methods that are seldom in one figure with those above
-    "grpo-nokl": "#332288",
-    "dapo": "#117733",
-    "gspo": "#882255",
-    "sapo": "#993388",  # these three moved until they are told apart from the methods of the paper's table
-    "cispo": "#77BBAA",
-    "clip_cov": "#999933",
-    "kl_cov": "#EE7788",
-}
 
 
 def size_label(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES
+from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES, SWEPT
 from stapo_repro.statistics import Design, difference_se, minimal_detectable
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
@@ -27,7 +27,7 @@ Reading = Literal["above both", "between", "below both"]
 COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)
 TAU_P, Q = 0.002, 0.75  # of S2T (Section "Settings", table of hyperparameters)
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
-_VARIANT = re.compile(rf"(stapo|stapo-high-entropy|stapo-random)(?:-tau({_NUMBER}))?(?:-q({_NUMBER}))?")
+_VARIANT = re.compile(rf"({'|'.join(SWEPT)})(?:-tau({_NUMBER}))?(?:-q({_NUMBER}))?")
 
 
 def with_values(method: str, tau_p: float, q: float) -> str:

@@ -28,13 +28,14 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import store
 from stapo_results.errors import RecordError, message_of
+from stapo_results.methods import methods
 from stapo_results.schema import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER, HISTOGRAMS, TOKENIZER = "token_log", "histogram", "tokenizer.json"
-RARE_SELECTORS = ("silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random")
+RARE_SELECTORS = {e["definition"]["selector"] for e in methods().values() if e.get("rare")}
 """The selectors that choose among the rare tokens, which all have a row: a log's silenced rows are all that they
 silenced. What another selector silenced is in the histogram alone."""
 _KEY = b"stapo_token_log"

@@ -20,7 +20,7 @@ HARMFUL, NEUTRAL, USEFUL = readers.LABELS
 
 
 def token(number: int, both: tuple[readers.Label, readers.Label], weight: float = 1.0, **chances: float):
-    known = dict.fromkeys(masks.NAMES, 0.0) | {getattr(masks, k.upper()): v for k, v in chances.items()}
+    known = dict.fromkeys(masks.METHODS, 0.0) | {getattr(masks, k.upper()): v for k, v in chances.items()}
     where = {"run": "r", "step": 1, "prompt_id": str(number), "sample": 0, "position": 0}
     text = {"before": "", "token": "x", "after": "", "labels": both}
     return readers.LabelledToken(

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 Select = Callable[..., "Selection"]
 Needs = dict[str, tuple[Any, ...]]
 """Key of the configuration -> the values that go with a part of a method."""
-SELECTORS = (
-    *("keep_all", "silence_spurious", "silence_spurious_wrong", "silence_low_probability", "silence_high_entropy"),
-    *("silence_random", "top_entropy"),
+SELECTORS = tuple(
+    dict.fromkeys(e.get("definition", {}).get("selector", "keep_all") for e in registry.methods().values())
 )
 PER_TOKEN_LOSSES = ("vanilla", "cispo")
 """veRL's policy losses in which a token's term depends on no other token."""
@@ -277,7 +276,8 @@ class Definition(AdvantageConfig, ProxyConfig):
 class Method(_Part):
     """One entry.
 
-    section: of docs/methods.md. sources: where each number of `definition` that is not JustRL's comes from.
+    section: of docs/methods.md. sources: where each number of `definition` that is not JustRL's comes from. shown,
+    mask, rare, style: as the head of `methods.yaml` says.
     """
 
     title: str
@@ -286,6 +286,10 @@ class Method(_Part):
     does: str
     definition: Definition = Definition()
     sources: dict[str, str]
+    shown: tuple[Literal["table", "masks"], ...] = ()
+    mask: str = ""
+    rare: bool = False
+    style: tuple[str, tuple[float, ...], str] | None = None
 
 
 def methods() -> dict[str, Method]:

@@ -24,7 +24,6 @@ FEWEST_STEPS = 100
 
 # tau_p as in comments of the paper's source; q is printed in a figure alone, so these four are this project's choice
 _PLANNED = {"tau_p": (2e-4, 2e-3, 2e-2), "q": (0.0, 0.25, 0.5, 0.75, 1.0)}
-_STRATEGIES = ("stapo-high-entropy", "stapo-random", "stapo")
 # at its ends q leaves nothing to choose: none of the rare tokens is silenced, or all of them
 _ENDS = {0.0: "justrl", 1.0: "justrl-fullmask"}
 _HOLLOW = "t0.7"
@@ -199,7 +198,7 @@ def sweep(g: Group, strategy: str, key: str) -> dict[float, str | None]:
 
 def further(key: str) -> tuple[str, ...]:
     """The labels of the runs that the paper's figure over `key` takes beside those of its table."""
-    every = (_planned(s, key, at) for s in (_STRATEGIES if key == "q" else (_OURS,)) for at in _PLANNED[key])
+    every = (_planned(s, key, at) for s in (labels.SWEPT if key == "q" else (_OURS,)) for at in _PLANNED[key])
     return tuple(m for m in dict.fromkeys(every) if m not in labels.METHODS)
 
 
@@ -230,7 +229,7 @@ def sweeps(g: Group, panels: Sequence[SweepPanel], title: str) -> Sketch:
     """STAPO over tau_p, and three masks over q; two panels in a row."""
     rows = math.ceil(len(panels) / 2)
     figure = style.sheet(0.7 + 2.0 * rows)
-    runs = {key: {s: sweep(g, s, key) for s in (_STRATEGIES if key == "q" else (_OURS,))}
+    runs = {key: {s: sweep(g, s, key) for s in (labels.SWEPT if key == "q" else (_OURS,))}
             for key in dict.fromkeys(key for key, *_ in panels)}  # fmt: skip
     places = zip(figure.subplots(rows, 2, squeeze=False).flatten(), panels, strict=True)
     empty = [axes.get_title() for axes, shown in places if not _draw_sweep(g, axes, runs[shown[0]], shown)]

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from stapo_repro import labels
+from stapo_results.methods import methods
 from stapo_results.schema import SETTINGS
 
 WIDTH = 7.0  # inches: the text width of a page with one column
@@ -33,26 +34,6 @@ _METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 
-# a method's dashes and marker
-STYLES: dict[str, tuple[tuple[float, ...], str]] = {
-    labels.BASE: ((1, 1), "P"),
-    "grpo": ((4, 1.5), "s"),
-    "entropy20": ((1, 1.2), "^"),
-    "justrl": ((6, 1.5, 1, 1.5), "D"),
-    "stapo": ((), "o"),
-    "justrl-fullmask": ((4, 1.5), "s"),
-    "stapo-high-entropy": ((1, 1.2), "^"),
-    "stapo-random": ((3, 1, 1, 1, 1, 1), "v"),
-    "grpo-nokl": ((8, 2), "p"),
-    "dapo": ((5, 1), "h"),
-    "gspo": ((2, 1), "<"),
-    "sapo": ((8, 2, 2, 2), ">"),
-    "cispo": ((5, 2, 1, 2, 1, 2), "d"),
-    "clip_cov": ((3, 3), "8"),
-    "kl_cov": ((1, 3), "H"),
-}
-
-
 # where a figure compares the paper's sizes: the colour of a method in its place
 _SIZE_COLOURS = dict(zip(labels.PAPER_SIZES, ("stapo", "grpo", "justrl"), strict=True))
 
@@ -65,10 +46,16 @@ class MethodStyle(NamedTuple):
     marker: str
 
 
+STYLES = {labels.BASE: MethodStyle("#000000", (1, 1), "P")}
+for _name, _entry in methods().items():
+    if "style" in _entry:
+        _colour, _dashes, _marker = _entry["style"]
+        STYLES[_name] = MethodStyle(_colour, tuple(_dashes), _marker)
+
+
 def method_style(method: str) -> MethodStyle:
     """The style of a method, or of one of the paper's sizes, in every figure; grey for an unknown one."""
-    method = _SIZE_COLOURS.get(method, method)
-    return MethodStyle(labels.COLOURS.get(method, OTHER), *STYLES.get(method, ((2, 2), "X")))
+    return STYLES.get(_SIZE_COLOURS.get(method, method), MethodStyle(OTHER, (2, 2), "X"))
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,7 @@ def planted_words(g: Group) -> Sketch | None:
     # a part's heading is a line without a mask
     found: list[tuple[str, masks.Line | None]] = []
     for i, (title, (lines, _)) in enumerate(masks.parts(logged).items()):
-        found += [(title, None), *((masks.SELECTORS[x.selector] if i else x.label, x) for x in lines)]
+        found += [(title, None), *((masks.NAMES[x.selector] if i else x.label, x) for x in lines)]
     figure = style.sheet(1.4 + 0.2 * len(found))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, name in zip(panels, ("precision", "recall"), strict=True):

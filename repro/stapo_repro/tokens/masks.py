@@ -22,15 +22,16 @@ from stapo_repro.text import shown, signed
 from stapo_repro.tokens.log import Columns, batch_keys, run_label
 from stapo_results import token_log
 from stapo_results.errors import RecordError
+from stapo_results.methods import methods
 from stapo_results.resampling import LEVEL, resampled_sums
 from stapo_results.token_log import TokenLog
 
 Array = NDArray[np.float64]
 S2T, FULL, HIGH, RANDOM = "silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"
-NAMES = {S2T: "S2T", RANDOM: "random", HIGH: "high entropy", FULL: "all rare tokens"}
-SELECTORS = {"keep_all": "none", **NAMES, "top_entropy": "all but the top entropies"}
-METHODS = {S2T: "stapo", RANDOM: "stapo-random", HIGH: "stapo-high-entropy", FULL: "justrl-fullmask"}
-"""Mask -> the method that trains with it."""
+NAMES = {e.get("definition", {}).get("selector", "keep_all"): e["mask"] for e in methods().values() if "mask" in e}
+"""Selector -> what it silences."""
+METHODS = {methods()[m]["definition"]["selector"]: m for m in reversed(labels.ARMS) if m in labels.RARE_TOKEN_MASKS}
+"""Mask -> the method that trains with it, S2T first."""
 _OTHERS = (RANDOM, HIGH)  # what S2T is compared with: masks that silence as many tokens
 _REFERENCE = "justrl"  # keeps every token: what the masks are compared on
 _ENDS = (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)

@@ -83,7 +83,7 @@ def _planted_row(line: Line) -> list[str]:
         unit = " %" if share.over == "prompts" else " % †"
         counts = f"{_tokens(share.part)} of {_tokens(share.whole)}" if share.whole else "n/a"
         texts.append(f"{share.text(2, 100, unit)}; {counts}" if m["precision"].whole else counts)
-    name = masks.SELECTORS.get(line.selector, line.selector)
+    name = masks.NAMES.get(line.selector, line.selector)
     label = line.label if line.label == name else f"{line.label}: {name}"
     base = f"{m['base'].text(2, 100)} % ({m['rare_base'].text(2, 100)} %)"
     return [escape(label), _tokens(m["precision"].whole), *texts, base]
