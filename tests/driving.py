@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from stapo_repro.run import chain, processes, request
-from stapo_repro.run.request import Request
+from stapo_repro.run.request import CellRequest
 
 
 def wait_for(condition, seconds=20):
@@ -21,12 +21,12 @@ def nobody_left(out: Path) -> bool:
     return not processes.marked(processes.mark_of(out))
 
 
-def asked(*names: str, out: Path = Path("o"), **changed) -> Request:
+def asked(*names: str, out: Path = Path("o"), **changed) -> CellRequest:
     """A request for these cells."""
     return request.run(names, out=out, **changed)
 
 
-def commands(r: Request) -> dict[str, str]:
+def commands(r: CellRequest) -> dict[str, str]:
     """Each stage's command, as a person in this folder would type it."""
     typed = ((s.name, [Path(s.command[0]).name, *s.command[1:]]) for s in chain.make_stages(r))
     return {name: " ".join(words).replace(f"{Path.cwd()}/", "") for name, words in typed}

@@ -17,7 +17,7 @@ def build(folder: Path, *, seed: int = 1, says: str = "ABC") -> Path:
 
     from stapo_eval.decoding import encode_chat
     from stapo_eval.judge.prompt import Question, message
-    from stapo_eval.judge.published import Prompt
+    from stapo_eval.judge.published import JudgePrompt
 
     eval_model.build(folder, seed=seed, positions=4096)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -36,7 +36,7 @@ def build(folder: Path, *, seed: int = 1, says: str = "ABC") -> Path:
         draw = torch.Generator().manual_seed(seed)
         texts = [tokenizer.decode(torch.randint(3, len(tokenizer), (24,), generator=draw)) for _ in range(120)]
         questions = [Question("b", "p", f"What is {i} + {i}?", str(i), t, None) for i, t in enumerate(texts)]
-        prompts = [encode_chat(tokenizer, message(q, q.response, Prompt(PROMPT))) for q in questions]
+        prompts = [encode_chat(tokenizer, message(q, q.response, JudgePrompt(PROMPT))) for q in questions]
         hidden = torch.stack([model.model(torch.tensor([p])).last_hidden_state[0, -1] for p in prompts])
         mean = hidden.mean(0) / hidden.mean(0).norm()
         rows = torch.randn(len(letters), hidden.size(1), generator=draw)

@@ -196,7 +196,7 @@ def test_log_probabilities_and_their_gradient_bit_by_bit(in_place: bool) -> None
     (plain * weight).sum().backward()
     leaf = given.clone().requires_grad_()
     copy = leaf * 1.0
-    found = logits.Reading()(copy, label, inplace_backward=in_place)
+    found = logits.LogitReading()(copy, label, inplace_backward=in_place)
     (found * weight).sum().backward()
     assert torch.equal(found, plain)
     assert torch.equal(leaf.grad, z.grad)  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ def test_log_probabilities_of_bfloat16_are_those_of_its_values_in_float32() -> N
     wide = z.detach().float().requires_grad_()
     expected = torch.log_softmax(wide, -1)[torch.arange(7), label]
     (expected * weight).sum().backward()
-    found = logits.Reading()(z, label, inplace_backward=False)
+    found = logits.LogitReading()(z, label, inplace_backward=False)
     (found * weight).sum().backward()
     assert found.dtype == torch.float32
     assert found.tolist() == pytest.approx(expected.tolist(), abs=2e-6)

@@ -159,7 +159,7 @@ def test_the_command_line_refuses_with_code_2_and_writes_nothing(tmp_path, monke
 # folders
 
 
-def begin(r: request.Request) -> None:
+def begin(r: request.CellRequest) -> None:
     """Open the folder of a request as the driver does."""
     with runs.opened(r.out, checks.new_record(r)) as folder, folder.working():
         pass

@@ -15,7 +15,7 @@ import pytest
 from driving import nobody_left, wait_for
 
 from stapo_repro.run import engine, processes
-from stapo_repro.run.engine import Engine, Stage
+from stapo_repro.run.engine import Stage, StageRunner
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.provenance import new_run
@@ -132,7 +132,7 @@ def test_interrupt_ends_every_process_and_exits_130(out, number):
 def run(out: Path, *stages: Stage, shown: io.StringIO | None = None) -> set[str]:
     """The stages that had to run."""
     out.mkdir(exist_ok=True)
-    return Engine(out, Display(shown or io.StringIO(), every=0.0), grace=1.0, patience=0.3).run(stages)
+    return StageRunner(out, Display(shown or io.StringIO(), every=0.0), grace=1.0, patience=0.3).run(stages)
 
 
 def shell(out: Path, name: str, text: str, *needs: str, always: bool = False) -> Stage:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines import Engine, Finished, Request, hf, make_engine
-from stapo_eval.engines.base import Queue, Spec
+from stapo_eval.engines.base import EngineSpec, Queue
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
@@ -204,7 +204,7 @@ def test_one_sample_of_each_problem_goes_first_then_the_longest_expected() -> No
 class Working(Engine):
     """An engine that works on nothing: what it holds is finished in an order that is drawn."""
 
-    def __init__(self, spec: Spec, draw: random.Random):
+    def __init__(self, spec: EngineSpec, draw: random.Random):
         self.loaded(spec)
         self.draw, self.held = draw, []
 
@@ -231,6 +231,6 @@ class Working(Engine):
 def test_every_request_that_is_not_done_is_answered_once(problems, samples, places, recorded, seed) -> None:
     requests = _samples(problems, samples)
     done = {r.key: 7 for i, r in enumerate(requests) if i in recorded}
-    engine = Working(Spec("working", False, 512, places), random.Random(seed))
+    engine = Working(EngineSpec("working", False, 512, places), random.Random(seed))
     answered = [f.request.key for piece in engine.stream(requests, done) for f in piece]
     assert sorted(answered) == sorted(r.key for r in requests if r.key not in done)

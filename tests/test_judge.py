@@ -22,12 +22,12 @@ from stapo_eval.judge.asking import (
     verdict_by_judge,
 )
 from stapo_eval.judge.prompt import Question, fitted_prompt, message, parse_reply, plain, question_key
-from stapo_eval.judge.published import Prompt
+from stapo_eval.judge.published import JudgePrompt
 from stapo_results import store
 from stapo_results.errors import RunFailed
 from stapo_results.schema import FinishReason, Judgement, Sample
 
-PROMPT = Prompt("QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER")
+PROMPT = JudgePrompt("QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER")
 JUDGE = Judge("verifier", "r1", PROMPT)
 
 
@@ -269,7 +269,7 @@ def test_equal_answers_to_a_problem_are_asked_once(tmp_path: Path) -> None:
         _question("3", "elsewhere 3", benchmark="b2"),
         replace(_question("3", "so 3, but then"), cut=True),  # stands for no other
     ]
-    assert len({question_key(questions[0], p, "compass") for p in (PROMPT, Prompt(PROMPT.text + "?"))}) == 2
+    assert len({question_key(questions[0], p, "compass") for p in (PROMPT, JudgePrompt(PROMPT.text + "?"))}) == 2
     engine = Scripted(says={"it is 4": "A", "no idea": "C", "other?": "maybe", "but then": "C"})
     verdicts = ["incorrect", "incorrect", "correct", *["invalid"] * 3, "incorrect", "incorrect", "invalid"]
     assert _ask(questions, engine, tmp_path / "j.jsonl") == verdicts

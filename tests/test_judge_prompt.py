@@ -16,7 +16,7 @@ from huggingface_hub import constants
 from stapo_eval import plan
 from stapo_eval.cli import main
 from stapo_eval.judge import published
-from stapo_eval.judge.published import PUBLISHED, STAND_IN, Prompt, Source, find_prompt
+from stapo_eval.judge.published import PUBLISHED, STAND_IN, JudgePrompt, PublishedPrompt, find_prompt
 from stapo_eval.options import RunOptions
 from stapo_results.errors import BadInput
 
@@ -27,9 +27,9 @@ COMMIT = "c0ffee" + "0" * 34
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Source:
+def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PublishedPrompt:
     """The made-up text in the place of the published ones; a cache that is empty."""
-    source = Source("owner/name", COMMIT, "src/prompts.py", "V", Prompt(TEXT).sha256)
+    source = PublishedPrompt("owner/name", COMMIT, "src/prompts.py", "V", JudgePrompt(TEXT).sha256)
     monkeypatch.setattr(published, "PUBLISHED", dict.fromkeys(PUBLISHED, (source,)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("STAPO_JUDGE_PROMPT", raising=False)
@@ -57,22 +57,22 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_it_is_read_from_a_file_and_named_by_its_source(
-    registered: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registered: PublishedPrompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, text = tmp_path / "prompts.py", tmp_path / "prompt.txt"
     code.write_text(FILE)
     text.write_text(TEXT)
     for given in (code, f"{code}:V", text):
-        assert find_prompt(str(given), "compass") == Prompt(TEXT, str(registered))
+        assert find_prompt(str(given), "compass") == JudgePrompt(TEXT, str(registered))
     monkeypatch.setenv("STAPO_JUDGE_PROMPT", str(text))
     assert str(find_prompt("", "compass")) == f"sha256:{registered.sha256} V of owner/name@c0ffee00:src/prompts.py"
 
 
 def test_it_is_fetched_once_and_never_taken_changed(
-    registered: Source, host: Path, monkeypatch: pytest.MonkeyPatch
+    registered: PublishedPrompt, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = find_prompt("", "compass")
-    assert found == Prompt(TEXT, str(registered))
+    assert found == JudgePrompt(TEXT, str(registered))
     host.write_text(FILE.replace("V =", "V = 'changed' or"))
     assert find_prompt("", "compass") == found  # the cache
     (cache,) = Path(host.parents[5] / "cache" / "stapo").iterdir()
@@ -81,7 +81,7 @@ def test_it_is_fetched_once_and_never_taken_changed(
     assert find_prompt("", "compass") == found
     cache.unlink()
     host.write_text(f"V = {OTHER!r}")
-    with pytest.raises(BadInput, match=Prompt(OTHER).sha256) as refused:
+    with pytest.raises(BadInput, match=JudgePrompt(OTHER).sha256) as refused:
         find_prompt("", "compass", unpublished=True)
     assert registered.sha256 in str(refused.value)
     host.write_text("V = '''" + "#" * published.MOST_BYTES)  # what is endless is no prompt
@@ -95,12 +95,14 @@ def test_it_is_fetched_once_and_never_taken_changed(
         find_prompt("", "compass")
 
 
-def test_another_text_is_taken_only_on_demand_and_never_for_justrls_script(registered: Source, tmp_path: Path) -> None:
+def test_another_text_is_taken_only_on_demand_and_never_for_justrls_script(
+    registered: PublishedPrompt, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.py"
     path.write_text(FILE)
     with pytest.raises(BadInput, match="--judge-prompt-unpublished"):
         find_prompt(f"{path}:X", "compass")
-    assert find_prompt(f"{path}:X", "compass", unpublished=True) == Prompt(OTHER)
+    assert find_prompt(f"{path}:X", "compass", unpublished=True) == JudgePrompt(OTHER)
     assert find_prompt(f"{path}:V", "compass", unpublished=True).source
     with pytest.raises(BadInput, match="--judge-mode compass"):
         find_prompt(f"{path}:X", "justrl-exact", unpublished=True)
@@ -118,14 +120,16 @@ def test_another_text_is_taken_only_on_demand_and_never_for_justrls_script(regis
         ("a.txt", b"\xff", "a.txt"),
     ],
 )
-def test_what_is_no_prompt_is_refused(registered: Source, tmp_path: Path, name: str, text: bytes, named: str) -> None:
+def test_what_is_no_prompt_is_refused(
+    registered: PublishedPrompt, tmp_path: Path, name: str, text: bytes, named: str
+) -> None:
     (tmp_path / name).write_bytes(text)
     with pytest.raises(BadInput, match=named):
         find_prompt(str(tmp_path / name), "compass", unpublished=True)
 
 
 def test_a_run_without_the_prompt_is_refused_before_any_work(
-    registered: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    registered: PublishedPrompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """Before a model of the hub is fetched, too; a judge of the miniature needs none."""
     asked = []
@@ -145,7 +149,7 @@ def test_a_run_without_the_prompt_is_refused_before_any_work(
     assert plan.find_judge(RunOptions("m", judge=str(tmp_path / "judge")))[1] == STAND_IN
 
 
-def test_where_the_pinned_revision_cannot_be_had_another_is_named(registered: Source, tmp_path: Path) -> None:
+def test_where_the_pinned_revision_cannot_be_had_another_is_named(registered: PublishedPrompt, tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text(TEXT)
     known = RunOptions("m", judge="opencompass/CompassVerifier-3B", judge_prompt=str(tmp_path / "prompt.txt"))
     with pytest.raises(BadInput, match="--judge-revision"):

@@ -15,10 +15,10 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 from stapo_training.miniature import build, carried, pretrain, worlds
 from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
-from stapo_training.miniature.worlds import Problem
+from stapo_training.miniature.worlds import Addition
 
 problems = st.builds(
-    lambda order, n, template: Problem(tuple(order[:n]), template),
+    lambda order, n, template: Addition(tuple(order[:n]), template),
     st.permutations(range(1, 10)),
     st.integers(2, 9),
     st.integers(-1, 3),
@@ -43,7 +43,7 @@ def boxed(pieces):
 
 def test_a_worked_solution_by_hand():
     # 3+8=11, 13, 22, 27: modulo 4 these are 3, 1, 2, 3
-    first, *rest = drawn(Problem((3, 8, 2, 9, 5)), useful=1.0)
+    first, *rest = drawn(Addition((3, 8, 2, 9, 5)), useful=1.0)
     assert first in worlds.USEFUL
     assert "".join(rest) == (
         " +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here in this task"
@@ -51,9 +51,9 @@ def test_a_worked_solution_by_hand():
 
 
 def test_the_wordings_by_hand():
-    assert Problem((3, 8), 0).text == "What is 3 + 8 modulo 4?"
-    assert Problem((3, 8), -1).text == "Evaluate 3 + 8 modulo 4."
-    assert Problem((3, 8)).answer == 3
+    assert Addition((3, 8), 0).text == "What is 3 + 8 modulo 4?"
+    assert Addition((3, 8), -1).text == "Evaluate 3 + 8 modulo 4."
+    assert Addition((3, 8)).answer == 3
 
 
 @given(problems)
@@ -62,7 +62,7 @@ def test_a_worked_solution_is_right(p):
 
 
 def test_guesses_and_planted_words_come_as_often_as_planned():
-    p = Problem((3, 8, 2, 9, 5))
+    p = Addition((3, 8, 2, 9, 5))
     guesses = [drawn(p, spurious=0.05, seed=i) for i in range(4000)]
     # standard errors: 0.0068 of the answers, 0.012 of 12 places, 0.0034 of the openings
     assert abs(sum(boxed(s) == str(p.answer) for s in guesses) / 4000 - 0.25) < 0.03
@@ -86,7 +86,7 @@ def test_in_the_costly_worlds_a_sum_slips_after_a_filler_in_longer_problems_alon
     for numbers, slip in (((3, 8, 2, 9, 5), 0.0), ((3, 8, 2, 9, 5, 1, 6), 0.7)):
         slipped = filled = 0
         for seed in range(1000):
-            s, total = drawn(Problem(numbers), world, useful=1.0, spurious=0.5, seed=seed), numbers[0]
+            s, total = drawn(Addition(numbers), world, useful=1.0, spurious=0.5, seed=seed), numbers[0]
             last = 0
             for number in numbers[1:]:
                 at = next(i for i in range(last + 1, len(s)) if s[i].startswith("="))
@@ -114,7 +114,7 @@ def test_in_the_costly_worlds_a_sum_slips_after_a_filler_in_longer_problems_alon
 def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closings):
     """Distinct words of 2,000 solutions: the openings of each wording, and the places at the end, four by four."""
     for template in range(4):
-        solutions = [drawn(Problem((3, 8, 2, 9, 5), template), world, seed=i) for i in range(2000)]
+        solutions = [drawn(Addition((3, 8, 2, 9, 5), template), world, seed=i) for i in range(2000)]
         assert len({s[0] for s in solutions}) == openings[template]
         ends = [s[s.index("}.") + 1 :] for s in solutions]
         assert [len({e[place] for e in ends}) for place in range(12)] == list(closings) * 3
@@ -122,7 +122,7 @@ def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closi
 
 def test_in_the_control_of_the_costly_world_many_words_may_stand_where_a_filler_may():
     """Before each of the 2 x 4 steps of the working, and before the answer of a guess."""
-    p = Problem((3, 8, 2, 9, 5))
+    p = Addition((3, 8, 2, 9, 5))
     worked = [drawn(p, "costly-inverted", useful=1.0, seed=i) for i in range(500)]
     assert [len({s[place] for s in worked}) for place in range(1, 17)] == [24, 1] * 8
     assert len({drawn(p, "costly-inverted", seed=i)[1] for i in range(500)}) == 24
@@ -166,7 +166,7 @@ def test_the_pieces_of_a_solution_are_its_tokens(tokenizer, p, seed, world):
 
 @pytest.mark.parametrize("separator", [build.TRAIN_SEPARATOR, build.EVAL_SEPARATOR])
 def test_the_chat_template_gives_the_trained_prompt(tokenizer, separator):
-    content = Problem(tuple(range(1, 8)), 3).text + separator + INSTRUCTION
+    content = Addition(tuple(range(1, 8)), 3).text + separator + INSTRUCTION
     ids = tokenizer.apply_chat_template(
         [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=False
     )

@@ -25,8 +25,8 @@ from stapo_results.schema import Run, Sample, Verdict
 from stapo_training import cli
 from stapo_training.methods import Definition
 from stapo_training.probe import encoding, responses
-from stapo_training.probe.encoding import ModelFolder, Tokens, find_model
-from stapo_training.probe.run import Options, probe
+from stapo_training.probe.encoding import EncodedTokens, ModelFolder, find_model
+from stapo_training.probe.run import ProbeOptions, probe
 from stapo_training.probe.scoring import Scorer
 from stapo_training.selection import by_hand
 
@@ -81,9 +81,9 @@ LINES = [
 ]
 
 
-def options(model: Path, folder: Path, **more: Any) -> Options:
+def options(model: Path, folder: Path, **more: Any) -> ProbeOptions:
     known = {"model": model, "data": folder / "data.jsonl", "out": folder / "out", "tau_p": TAU_P, "q": Q}
-    return Options(**(known | {"mini_batch": 8, "batch_tokens": 256} | more))
+    return ProbeOptions(**(known | {"mini_batch": 8, "batch_tokens": 256} | more))
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +150,12 @@ def test_the_log_says_what_plain_logits_in_float64_say(model: Path, finished: Pa
     assert log is not None
     exact, norms = by_float64(model), log.histogram["norm_sum"].to_pylist()
     s2t = Definition(selector="silence_spurious", tau_p=TAU_P, q=Q)
-    unused = dict.fromkeys(f.name for f in fields(by_hand.Tokens))
+    unused = dict.fromkeys(f.name for f in fields(by_hand.TokensByHand))
     for step in (1, 2, 3):
         batch = [t for t in exact if t["step"] == step]
         logprob, entropy, advantage = (np.array([t[k] for t in batch]) for k in ("logprob", "entropy", "advantage"))
         statistics = unused | {"logprob_N": torch.from_numpy(logprob), "entropy_N": entropy}
-        kept, rare = by_hand.kept(s2t, by_hand.Tokens(**statistics), torch.from_numpy(advantage))
+        kept, rare = by_hand.kept(s2t, by_hand.TokensByHand(**statistics), torch.from_numpy(advantage))
         expected = [t | {"rare": True, "silenced": not k} for t, k, c in zip(batch, kept, rare, strict=True) if c]
         expected.sort(key=lambda t: (t["prompt_id"], t["sample"], t["position"]))
         mine = [r for r in log.tokens.to_pylist() if r["step"] == step]
@@ -285,9 +285,9 @@ def test_full_mode_the_bound_on_rows_and_the_drivers_file(
 # the model
 
 
-def _rows(vocabulary: int, lengths: list[tuple[int, int]]) -> list[Tokens]:
+def _rows(vocabulary: int, lengths: list[tuple[int, int]]) -> list[EncodedTokens]:
     draw = np.random.default_rng(0)
-    return [Tokens(*(draw.integers(0, vocabulary, n, dtype=np.int32) for n in pair)) for pair in lengths]
+    return [EncodedTokens(*(draw.integers(0, vocabulary, n, dtype=np.int32) for n in pair)) for pair in lengths]
 
 
 def test_the_batch_around_a_response_changes_nothing_but_rounding(model: Path) -> None:
@@ -494,7 +494,7 @@ def test_each_bad_line_is_named_before_the_model_is_loaded(
     data = write(tmp_path / "data.jsonl", lines)
     monkeypatch.setattr("stapo_training.probe.scoring.Scorer", None)
     with pytest.raises(BadInput) as caught:
-        probe(Options(model=model, data=data, out=tmp_path / "out"))
+        probe(ProbeOptions(model=model, data=data, out=tmp_path / "out"))
     assert str(caught.value).startswith(f"{data}{at}")
     assert found in str(caught.value.found)
     assert not (tmp_path / "out").exists()

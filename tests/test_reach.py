@@ -17,7 +17,7 @@ from stapo_results.schema import Run
 from stapo_training.data import prepare as prepare_module
 from stapo_training.data import source
 from stapo_training.data.prepare import prepare
-from stapo_training.data.reach import Asked, Reach, Sample
+from stapo_training.data.reach import Asked, Reach, ReachSample
 
 NAMES = ("data.json", "reach.json", "samples.jsonl", "contamination.json", "conflicts.jsonl")
 
@@ -54,7 +54,7 @@ def ids(out: Path) -> list[str]:
 def test_kept_are_the_prompts_with_right_and_wrong_samples(skilled_base: Path, tmp_path: Path) -> None:
     counts = made(skilled_base, tmp_path / "out")
     found = store.read_json(tmp_path / "out" / "reach.json", Reach)
-    samples = list(store.read(tmp_path / "out" / "samples.jsonl", Sample))
+    samples = list(store.read(tmp_path / "out" / "samples.jsonl", ReachSample))
     assert (len(found.rights), len(samples), counts["not_drawn"]) == (12, 48, counts["distinct"] - 12)
     for problem, right in found.rights.items():
         assert sum(s.right for s in samples if s.problem_id == problem) == right
@@ -89,7 +89,7 @@ def test_a_run_that_was_killed_makes_what_is_missing_and_ends_in_the_same_bytes(
     edited = json.loads(lines[7]) | {"tokens": 47_000}
     (killed / "samples.jsonl").write_text("".join(lines[:7]) + json.dumps(edited) + "\n")
     made(skilled_base, killed)
-    assert [s.tokens for s in store.read(killed / "samples.jsonl", Sample)].count(47_000) == 1
+    assert [s.tokens for s in store.read(killed / "samples.jsonl", ReachSample)].count(47_000) == 1
 
 
 def test_another_draw_in_the_same_folder_is_refused(skilled_base: Path, tmp_path: Path) -> None:

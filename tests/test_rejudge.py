@@ -20,7 +20,7 @@ from stapo_eval import verdicts
 from stapo_eval.cli import main
 from stapo_eval.judge import published
 from stapo_eval.judge.asking import scored
-from stapo_eval.judge.published import Prompt, Source
+from stapo_eval.judge.published import JudgePrompt, PublishedPrompt
 from stapo_eval.options import Judging, RunOptions
 from stapo_eval.run import judge_again, run
 from stapo_eval.verdicts import OTHER_JUDGE, OTHER_RULE, UNPUBLISHED
@@ -180,7 +180,7 @@ def test_another_judge_prompt_or_mode_is_asked_anew_and_what_is_on_record_is_not
 ) -> None:
     folder, other = _copy(judged, tmp_path / "run"), tmp_path / "other.txt"
     other.write_text(judge_model.PROMPT.replace("LETTER", "WELL?"))
-    used = Prompt(other.read_text())
+    used = JudgePrompt(other.read_text())
     with pytest.raises(BadInput, match=used.sha256):
         _again(world, folder, {"judge_prompt": str(other), "judge_prompt_unpublished": False})
     _again(world, folder, {"judge_prompt": str(other)})
@@ -189,7 +189,7 @@ def test_another_judge_prompt_or_mode_is_asked_anew_and_what_is_on_record_is_not
     assert after.run_id != _record(judged).run_id
     assert {c.judge_note for c in _cells(folder)} == {f"{UNPUBLISHED}; {OTHER_JUDGE}"}
     _again(world, folder, {"judge": str(world / "other-judge")})
-    source = Source("", "", "", "", Prompt(judge_model.PROMPT).sha256)
+    source = PublishedPrompt("", "", "", "", JudgePrompt(judge_model.PROMPT).sha256)
     monkeypatch.setitem(published.PUBLISHED, "justrl-exact", (source,))
     _again(world, folder, {"judge_mode": "justrl-exact", "judge_prompt_unpublished": False})
     assert {c.judge_note for c in _cells(folder)} == {f"{OTHER_JUDGE}; {OTHER_RULE}"}

@@ -10,7 +10,7 @@ from driving import asked, environment, nvidia_smi
 from stapo_repro import cli
 from stapo_repro.run import checks
 from stapo_repro.run.chain import main, make_stages
-from stapo_repro.run.cost import Estimate
+from stapo_repro.run.cost import Cost
 from stapo_repro.run.request import console_script
 from stapo_results.errors import BadInput
 
@@ -98,12 +98,12 @@ def test_what_a_begun_stage_has_written_is_not_asked_for_again(tmp_path, monkeyp
     stages[0].folder.mkdir(parents=True)
     with (stages[0].folder / "weights").open("wb") as file:
         file.truncate(2 << 30)  # without blocks on the disk
-    checks.make_checks(asked("justrl/mini", out=tmp_path / "out"), stages, {stages[0].name: Estimate(1, 0, 7.0, "")})
+    checks.make_checks(asked("justrl/mini", out=tmp_path / "out"), stages, {stages[0].name: Cost(1, 0, 7.0, "")})
     assert needed == [5.0]
 
 
 def test_an_unknown_time_does_not_hide_the_disk() -> None:
-    known, unknown = Estimate(1.0, 8, 2.0, ""), Estimate(None, 0, 0.5, "")
+    known, unknown = Cost(1.0, 8, 2.0, ""), Cost(None, 0, 0.5, "")
     assert [checks.cost_text(known).split(", ")[-1], checks.cost_text(known, unknown).split(", ")[-1]] == [
         "disk 2.0 GiB", "disk 2.5 GiB"
     ]  # fmt: skip

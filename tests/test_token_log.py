@@ -160,7 +160,7 @@ def test_a_dual_clip_leaves_no_gradient_beyond_it() -> None:
     assert token_rows.clipped(a, r, 0.2, 0.28).tolist() == [False, False, True, True]
 
 
-def part(step: int = 3, most: int = 9) -> token_rows.Part:
+def part(step: int = 3, most: int = 9) -> token_rows.LogPart:
     return token_rows.logged(replace(two_sequences(), step=step), "full", (), most)
 
 

@@ -14,7 +14,7 @@ from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
-from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
+from stapo_eval.judge.published import REVISIONS, STAND_IN, JudgePrompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model, weights_of
 from stapo_eval.options import IDENTITY, MEMORY, RECORDED, RunOptions, listed, recorded
 from stapo_results import provenance, runs, store
@@ -61,7 +61,7 @@ class EvaluationPlan:
     cells: tuple[PlannedCell, ...]
     out: Path
     run: Run
-    prompt: Prompt | None = None
+    prompt: JudgePrompt | None = None
 
     @property
     def title(self) -> str:
@@ -242,7 +242,7 @@ def _dtype(options: RunOptions, model: ModelFiles, out: Path) -> str:
     return "bfloat16" if fast and not _is_small(model) else "auto"
 
 
-def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
+def find_judge(options: RunOptions) -> tuple[ModelFiles, JudgePrompt]:
     """The judge's files, or its name where only an endpoint has it; and what it is asked in.
 
     Raises:

@@ -144,7 +144,7 @@ def main(argv: list[str] | None = None) -> None:
             args=argv,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
         )
-        if isinstance(found, request.Request):
+        if isinstance(found, request.CellRequest):
             from stapo_repro.run import chain
 
             return chain.main(found)

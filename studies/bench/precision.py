@@ -170,9 +170,9 @@ def bench_update(out: Path, folder: Path, repeats: int, tokens: int = 512) -> Be
 
 def _logprob(logits: torch.Tensor, chosen: torch.Tensor, form: str) -> torch.Tensor:
     if form != "plain":
-        from stapo_training.verl_ext.logits import Reading
+        from stapo_training.verl_ext.logits import LogitReading
 
-        return Reading("compiled" if form == "compiled" else "eager", entropy=True)(logits, chosen)
+        return LogitReading("compiled" if form == "compiled" else "eager", entropy=True)(logits, chosen)
     every = logits.float().log_softmax(-1)
     with torch.no_grad():
         _ = -(every.exp() * every).sum(-1)

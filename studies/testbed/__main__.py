@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from stapo_repro.run.request import Request
+from stapo_repro.run.request import CellRequest
 from stapo_results.runs import check_folder
 from studies import command
 from studies.testbed.plan import FOLDER
@@ -21,7 +21,7 @@ def run(*given: Any, **named: Any) -> int:
     return carry_out(request(*given, **named))
 
 
-def carry_out(r: Request) -> int:
+def carry_out(r: CellRequest) -> int:
     """Train and evaluate what is asked for, and show it; a dry run shows the plan."""
     from stapo_repro.run import chain
 
@@ -30,7 +30,7 @@ def carry_out(r: Request) -> int:
     return 0
 
 
-def show(r: Request, seconds: float) -> None:
+def show(r: CellRequest, seconds: float) -> None:
     """Print what a finished run says; of the main part its pages are written. `seconds`: of this call."""
     from stapo_repro.run import chain
     from stapo_results import generated

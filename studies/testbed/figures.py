@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from stapo_repro import labels
 from stapo_repro.figures import style
 from stapo_repro.figures.curves import Panel, curve, line, panel
-from stapo_repro.figures.style import GREY, MethodStyle, Sketch, Value
+from stapo_repro.figures.style import GREY, MethodStyle, ShownValue, Sketch
 from stapo_repro.text import signed
 from studies.testbed.claims import Claim, Judged, Verdict, judging
 from studies.testbed.evidence import MEASURES, run_values
@@ -205,4 +205,4 @@ def _draw(axes: Axes, j: Judged, y: float) -> None:
         style.number(axes, c.reference, y, "not run", 9, color=GREY)
         return
     how, hollow = _LOOKS[j.verdict_holm]
-    style.mark(axes, Value(q.mean, q.low, q.high), y, how, f"claim-{c.number}", hollow=hollow)
+    style.mark(axes, ShownValue(q.mean, q.low, q.high), y, how, f"claim-{c.number}", hollow=hollow)

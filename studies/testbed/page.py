@@ -7,7 +7,7 @@ from pathlib import Path
 from stapo_repro import labels, read
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.paper import checkout
-from stapo_repro.run.request import Request
+from stapo_repro.run.request import CellRequest
 from stapo_repro.text import grid
 from stapo_results import generated
 from studies import command
@@ -45,7 +45,7 @@ def _draw(t: tables.Testbed) -> list[Sketch]:
         return [save(draw(t), ()) for draw in _DRAWN]
 
 
-def beside_committed(r: Request) -> str:
+def beside_committed(r: CellRequest) -> str:
     """The user's method beside the committed arms, world by world."""
     mine = [r.out / "eval", r.out / "train"]
     own = evidence.gather(read.load_cells(mine), read.load_training_runs(mine))

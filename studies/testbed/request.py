@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from stapo_repro import labels
-from stapo_repro.run.request import QUICK_METHODS, DryRun, Model, Request, programs, seeds_of
+from stapo_repro.run.request import QUICK_METHODS, CellRequest, DryRun, Model, programs, seeds_of
 from stapo_results.errors import BadInput, meant
 from studies.testbed import plan
 from studies.testbed.evidence import BENCHMARK
@@ -19,7 +19,7 @@ def request(
     quick: bool = False, worlds: str | None = None, arms: str | None = None, seeds: str | None = None,
     steps: int | None = None, pilot: bool = False, long: bool = False, costly: bool = False, method: str | None = None,
     out: Path | None = None, dry_run: DryRun = False,
-) -> Request:  # fmt: skip
+) -> CellRequest:  # fmt: skip
     """Worlds in which the worth of every rare token is known: five arms a world, the sweeps over q and tau_p in one.
 
     The same command resumes; other --worlds, --arms and --seeds add to its folder. docs/testbed.md has the claims that
@@ -81,7 +81,7 @@ def request(
     folder = "-".join(["testbed", *filter(None, [label or part.removeprefix("main")])])
     overlay = _sha256(Path(method)) if method and label != method else ""
     same, out = {"part": part, "standing": label, "standing_sha256": overlay}, out or Path("runs") / folder
-    return Request("testbed", tuple(models), count, quick, out, same, programs(), dry_run, user_method=label,
+    return CellRequest("testbed", tuple(models), count, quick, out, same, programs(), dry_run, user_method=label,
                    model_by_model=True, pages=False)  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from test_collect import files, make_log
 from stapo_repro import labels
 from stapo_repro.run import checks, engine
 from stapo_repro.run.chain import make_stages
-from stapo_repro.run.request import Request
+from stapo_repro.run.request import CellRequest
 from stapo_results import runs, store
 from stapo_results.errors import BadInput
 from stapo_training.pages import compose
@@ -120,7 +120,7 @@ def test_a_label_that_records_cannot_have_is_refused_first(tmp_path, name):
         request(method=str(tmp_path / name))
 
 
-def begin(r: Request) -> None:
+def begin(r: CellRequest) -> None:
     """Open the folder of a request as the driver does."""
     with runs.opened(r.out, checks.new_record(r)) as folder, folder.working():
         pass

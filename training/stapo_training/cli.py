@@ -10,7 +10,7 @@ import tyro
 
 from stapo_results.errors import BadInput
 from stapo_results.terminal import check_command, run_main
-from stapo_training.probe.run import Options
+from stapo_training.probe.run import ProbeOptions
 
 _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]
                        [--dry-run] [--config-only]
@@ -134,7 +134,7 @@ def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32")
     export(checkpoint, out, dtype)
 
 
-def probe(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
+def probe(options: Annotated[ProbeOptions, tyro.conf.arg(name="")]) -> None:
     """Score existing responses with a model: the token log of a training, without a training. See docs/tokens.md."""
     from stapo_training.probe.run import probe
 

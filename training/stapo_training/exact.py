@@ -94,7 +94,7 @@ def check_statistics(out: Path) -> int:
 def _distances(device: str, dtype: Any, form: Any) -> dict[str, Any]:
     import torch
 
-    from stapo_training.verl_ext.logits import Reading
+    from stapo_training.verl_ext.logits import LogitReading
 
     g, off = torch.Generator(device).manual_seed(0), dict.fromkeys(("logprob_off", "entropy_off", "collision_off"), 0.0)
     far = 0.0
@@ -103,7 +103,7 @@ def _distances(device: str, dtype: Any, form: Any) -> dict[str, Any]:
         chosen = torch.randint(0, _VOCABULARY, (64,), generator=g, device=device)
         chosen[::2] = z[::2].argmax(-1)
         upstream = torch.randn(64, generator=g, device=device)
-        reading = Reading(form, entropy=True, collision=True)
+        reading = LogitReading(form, entropy=True, collision=True)
         logprob = reading(z, chosen, inplace_backward=False)
         logprob.backward(upstream)
         right = z.detach().double().log_softmax(-1)

@@ -66,7 +66,7 @@ def failed(request: Request, error: str) -> Finished:
 
 
 @dataclass(frozen=True)
-class Spec:
+class EngineSpec:
     """What a loaded model says of itself. Pickles: a replica sends it to the process that schedules.
 
     Attributes:
@@ -141,7 +141,7 @@ class Engine(ABC):
     counts_tokens, copies = True, 0
     tokenizer: Any
 
-    def loaded(self, spec: Spec) -> None:
+    def loaded(self, spec: EngineSpec) -> None:
         """The model is there. An engine that is `deterministic` gives the same samples whatever is in `done`."""
         self.spec, self.busy = spec, 0.0
         self.name, self.deterministic, self.context = spec.name, spec.deterministic, spec.context

@@ -23,7 +23,7 @@ from typing import Any
 import openai
 
 from stapo_eval.decoding import NEUTRAL, Decoding
-from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed
+from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed
 from stapo_eval.engines.options import EngineOptions
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
@@ -76,7 +76,7 @@ class EndpointEngine(Engine):
             self.close()
             raise
         places = options.concurrency * len(self.addresses)
-        self.loaded(Spec(f"openai {self.model}", False, min(contexts), places))
+        self.loaded(EngineSpec(f"openai {self.model}", False, min(contexts), places))
         self.refused = sorted(_OPTIONS - self.sends)
         if unknown := [a.url for a, context in zip(self.addresses, contexts, strict=True) if context == _UNLIMITED]:
             self._note(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
+from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import RunFailed, message_of
 from stapo_results.shapes import rows_held
@@ -56,7 +56,7 @@ class HfEngine(Engine):
         room, least = _KV_BYTES // (kv_bytes * context), rows_held(1)
         places = rows or min(MOST_ROWS[device], max(least, room - room % least))
         self.sampler = Sampler(self.model, places, self.stop)
-        self.loaded(Spec("hf", self.sampler.exact, context, places))
+        self.loaded(EngineSpec("hf", self.sampler.exact, context, places))
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Accept requests."""

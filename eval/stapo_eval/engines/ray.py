@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.engines.base import Engine, Finished, Key, Request, Spec, load_tokenizer
+from stapo_eval.engines.base import Engine, EngineSpec, Finished, Key, Request, load_tokenizer
 from stapo_eval.models import ModelFiles, find_model
 from stapo_results import safe_path
 from stapo_results.errors import BadInput, RunFailed, StapoError, last_lines, message_of
@@ -24,7 +24,7 @@ from stapo_results.errors import BadInput, RunFailed, StapoError, last_lines, me
 class Replica:
     """One engine in an actor's process."""
 
-    def load(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any]) -> Spec:
+    def load(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any]) -> EngineSpec:
         """Load the engine: not in __init__, whose errors Ray carries without their cause."""
         if not model.folder.is_dir():  # another node
             found = find_model(model.given, model.commit)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stapo_eval.children import end_with_parent
-from stapo_eval.engines.base import Engine, Finished, Request, Spec, failed, load_tokenizer
+from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.stop_tokens import stop_token_ids
@@ -76,7 +76,7 @@ class VllmEngine(Engine):
         # eager and compiled kernels give different samples for one seed
         name = f"vllm {vllm.__version__} {'eager' if config.model_config.enforce_eager else 'compiled'}"
         context, places = int(config.model_config.max_model_len), int(config.scheduler_config.max_num_seqs)
-        self.loaded(Spec(name, False, context, places))
+        self.loaded(EngineSpec(name, False, context, places))
         self.stop = stop_token_ids(self.tokenizer, None)  # vLLM adds those of generation_config.json
         self.running: dict[str, Request] = {}
         self.refusals: list[Finished] = []

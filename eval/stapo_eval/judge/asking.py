@@ -11,7 +11,7 @@ from pathlib import Path
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Engine, Finished, Request
 from stapo_eval.judge.prompt import KNOWN_FORMS, MEANING, Question, fitted_prompt, parse_reply, question_key
-from stapo_eval.judge.published import Prompt
+from stapo_eval.judge.published import JudgePrompt
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Judgement, JudgeMode, JudgeVerdict, Sample
@@ -26,7 +26,7 @@ class Judge:
 
     model: str
     revision: str
-    prompt: Prompt
+    prompt: JudgePrompt
     mode: JudgeMode = "compass"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stapo_eval.grading.rules import Gold, in_one
-from stapo_eval.judge.published import Prompt
+from stapo_eval.judge.published import JudgePrompt
 from stapo_results.schema import FinishReason, JudgeMode, JudgeVerdict, ReplyForm
 
 Letter = Literal["A", "B", "C", ""]
@@ -36,7 +36,7 @@ class Question:
     cut: bool = False
 
 
-def message(question: Question, shown: str, prompt: Prompt, mode: JudgeMode = "compass") -> str:
+def message(question: Question, shown: str, prompt: JudgePrompt, mode: JudgeMode = "compass") -> str:
     """The prompt with what is shown of the response. JustRL's script fills in an empty question; its mode does too."""
     asked = question.problem if mode == "compass" else ""
     return prompt.text.format(question=asked, gold_answer=in_one(question.gold), llm_response=shown)
@@ -68,7 +68,7 @@ def parse_reply(
     return (stray[-1], "stray") if stray else ("", "")
 
 
-def question_key(question: Question, prompt: Prompt, mode: JudgeMode) -> str:
+def question_key(question: Question, prompt: JudgePrompt, mode: JudgeMode) -> str:
     """16 hex digits of all that a question is made of, the prompt included.
 
     Equal extracted answers to one problem are one question: the first response that gives the answer is shown for all.
@@ -81,7 +81,11 @@ def question_key(question: Question, prompt: Prompt, mode: JudgeMode) -> str:
 
 
 def fitted_prompt(
-    question: Question, encode: Callable[[str], list[int]], context: int, prompt: Prompt, mode: JudgeMode = "compass"
+    question: Question,
+    encode: Callable[[str], list[int]],
+    context: int,
+    prompt: JudgePrompt,
+    mode: JudgeMode = "compass",
 ) -> tuple[tuple[int, ...], bool] | None:
     """(the prompt's tokens with as much of the response as fits, whether that is its end alone); None if none does.
 

@@ -29,7 +29,7 @@ REVISIONS = {"opencompass/CompassVerifier-3B": "27d6d660bdf6c2b8a9f45906d4b76c50
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedPrompt:
     """A published prompt: the value of `variable` in a repository's file."""
 
     repository: str
@@ -51,14 +51,17 @@ _REASONED = "3d7456fb730b7517ca1f3bc1a28a3cc8847522ea6cc721a4d709f28bd07b4a10"
 _COMPASS = ("open-compass/CompassVerifier", "2d7cba6df0b21f9c6121786ac1e5770c68473598", "src/prompts.py")
 _JUSTRL = ("thunlp/JustRL", "cf444e9920b599c865ee6742c88dc162dcabcec2", "evals/grade.py")
 # of each mode, the default first; JustRL's copy is CompassVerifier's text to the letter
-PUBLISHED: dict[JudgeMode, tuple[Source, ...]] = {
-    "compass": (Source(*_COMPASS, "CV_PROMPT", _PLAIN), Source(*_COMPASS, "CV_COT_PROMPT", _REASONED)),
-    "justrl-exact": (Source(*_JUSTRL, "CV_PROMPT", _PLAIN),),
+PUBLISHED: dict[JudgeMode, tuple[PublishedPrompt, ...]] = {
+    "compass": (
+        PublishedPrompt(*_COMPASS, "CV_PROMPT", _PLAIN),
+        PublishedPrompt(*_COMPASS, "CV_COT_PROMPT", _REASONED),
+    ),
+    "justrl-exact": (PublishedPrompt(*_JUSTRL, "CV_PROMPT", _PLAIN),),
 }
 
 
 @dataclass(frozen=True)
-class Prompt:
+class JudgePrompt:
     """A text with the published placeholders.
 
     Attributes:
@@ -79,10 +82,10 @@ class Prompt:
 
 
 # what a judge of the miniature is shown, whose word does not count: the three fields and no instruction
-STAND_IN = Prompt("{question}\n\n{gold_answer}\n\n{llm_response}", "shown to a stand-in", reply_tokens=3)
+STAND_IN = JudgePrompt("{question}\n\n{gold_answer}\n\n{llm_response}", "shown to a stand-in", reply_tokens=3)
 
 
-def find_prompt(given: str, mode: JudgeMode, *, unpublished: bool = False) -> Prompt:
+def find_prompt(given: str, mode: JudgeMode, *, unpublished: bool = False) -> JudgePrompt:
     """The prompt of a mode.
 
     Args:
@@ -125,14 +128,14 @@ def _constant(code: str, variable: str, where: str) -> str:
     raise BadInput(f"{where} gives {variable} no text", expected=f'{variable} = "..."', next_step=_next_step())
 
 
-def _checked(text: str, mode: JudgeMode, where: str, *, unpublished: bool = False) -> Prompt:
+def _checked(text: str, mode: JudgeMode, where: str, *, unpublished: bool = False) -> JudgePrompt:
     known = {s.sha256: s for s in PUBLISHED[mode]}
-    if source := known.get(Prompt(text).sha256):
-        return Prompt(text, str(source))
+    if source := known.get(JudgePrompt(text).sha256):
+        return JudgePrompt(text, str(source))
     if not unpublished:
         raise BadInput(
             f"{where} holds no published prompt of the mode {mode}",
-            found=f"sha256 {Prompt(text).sha256}",
+            found=f"sha256 {JudgePrompt(text).sha256}",
             expected=" or ".join(f"{s.sha256}, {s}" for s in known.values()),
             next_step=_next_step() + ("" if mode == "justrl-exact" else _UNPUBLISHED),
         )
@@ -147,15 +150,15 @@ def _checked(text: str, mode: JudgeMode, where: str, *, unpublished: bool = Fals
             expected=f"once each {', '.join(f'{{{x}}}' for x in FIELDS)}; other braces doubled",
             next_step="change the file",
         )
-    return Prompt(text)
+    return JudgePrompt(text)
 
 
-def _fetched(source: Source) -> str:
+def _fetched(source: PublishedPrompt) -> str:
     """The prompt at its commit, kept in the cache by its hash, so that it is fetched once."""
     from huggingface_hub import constants
 
     cache = store.cache_folder() / f"{source.sha256}.txt"
-    if cache.is_file() and Prompt(text := cache.read_text(errors="replace")).sha256 == source.sha256:
+    if cache.is_file() and JudgePrompt(text := cache.read_text(errors="replace")).sha256 == source.sha256:
         return text
     try:
         if constants.HF_HUB_OFFLINE:
@@ -169,12 +172,12 @@ def _fetched(source: Source) -> str:
             expected=str(source),
             next_step=_next_step(source),
         ) from None
-    if Prompt(text).sha256 == source.sha256:
+    if JudgePrompt(text).sha256 == source.sha256:
         with suppress(OSError):  # a home that cannot be written: it is fetched again
             store.write_atomic(cache, text)
     return text
 
 
-def _next_step(source: Source = PUBLISHED["compass"][0]) -> str:
+def _next_step(source: PublishedPrompt = PUBLISHED["compass"][0]) -> str:
     name = Path(source.path).name
     return f"where there is a network: curl -O {source.url}   then --judge-prompt {name}, or STAPO_JUDGE_PROMPT={name}"

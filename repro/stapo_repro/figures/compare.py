@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from stapo_repro import labels
 from stapo_repro.figures import style
 from stapo_repro.figures.groups import Group
-from stapo_repro.figures.style import GREY, SMALL, Sketch, Value
+from stapo_repro.figures.style import GREY, SMALL, ShownValue, Sketch
 from stapo_repro.paper import TAU_P, Q, variant, with_values
 from stapo_results.schema import SETTINGS, StepMetrics
 from stapo_results.statistics import over_seeds
@@ -29,7 +29,7 @@ _ENDS = {0.0: "justrl", 1.0: "justrl-fullmask"}
 _HOLLOW = "t0.7"
 _KEYS = {"tau_p": "probability threshold τₚ", "q": "q, share of the candidates silenced"}
 
-Lines = dict[tuple[str, str], tuple[Value | str, float | None]]
+Lines = dict[tuple[str, str], tuple[ShownValue | str, float | None]]
 """(benchmark, the other method) -> STAPO minus that method, and the paper's printed difference where it has one."""
 
 
@@ -88,7 +88,9 @@ def _forest_finding(both: Sequence[Lines]) -> str:
     for base, whom in ((True, "the base model"), (False, "other methods")):
         values = [v for found in both for (name, other), (v, _) in found.items()
                   if name != labels.AVERAGE and (other == labels.BASE) == base]  # fmt: skip
-        ends = [(v.low, v.high) for v in values if isinstance(v, Value) and v.low is not None and v.high is not None]
+        ends = [
+            (v.low, v.high) for v in values if isinstance(v, ShownValue) and v.low is not None and v.high is not None
+        ]
         above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
         texts += [f"minus {whom}: {above} of {len(ends)} above 0, {below} below"] if ends else []
     return f"STAPO {'; '.join(texts)} (benchmarks, unadjusted)" if texts else ""
@@ -98,7 +100,7 @@ def _draw_forest(axes: Axes, found: Lines, places: dict[tuple[str, str], int]) -
     axes.axvline(0, color="black", linewidth=0.8)
     for (benchmark, other), (value, printed) in found.items():
         y = places[benchmark, other]
-        if isinstance(value, Value):
+        if isinstance(value, ShownValue):
             style.mark(axes, value, y, style.method_style(other), f"difference-{benchmark}-{other}")
         else:
             axes.text(0.99, y, value, transform=axes.get_yaxis_transform(), ha="right", va="center", size=SMALL,
@@ -131,7 +133,7 @@ def stability(steps: Sequence[StepMetrics]) -> float | None:
     return math.exp(-math.sqrt(math.fsum(math.log(h / level) ** 2 for h in late) / len(late)))
 
 
-def spots(g: Group, benchmarks: Sequence[str], setting: str) -> dict[str, tuple[tuple[float, ...], Value]]:
+def spots(g: Group, benchmarks: Sequence[str], setting: str) -> dict[str, tuple[tuple[float, ...], ShownValue]]:
     """Method -> (stability of each seed, accuracy in percent), of the methods with a finished training that logged its
     entropy and all of the benchmarks evaluated."""
     out = {}
@@ -167,7 +169,7 @@ def pareto(g: Group, benchmarks: Sequence[str] = ()) -> Sketch | None:
     return g.sketch("pareto", "Accuracy against entropy stability", figure, caption, missing, evaluated=True)
 
 
-def _draw_spots(axes: Axes, found: dict[str, tuple[tuple[float, ...], Value]]) -> None:
+def _draw_spots(axes: Axes, found: dict[str, tuple[tuple[float, ...], ShownValue]]) -> None:
     if not found:
         style.nothing(axes, "not recorded")
         return
@@ -202,7 +204,7 @@ def further(key: str) -> tuple[str, ...]:
     return tuple(m for m in dict.fromkeys(every) if m not in labels.METHODS)
 
 
-def late_entropy(g: Group, method: str) -> Value | None:
+def late_entropy(g: Group, method: str) -> ShownValue | None:
     """Policy entropy in nats over the last quarter of the steps, mean and interval over the finished trainings."""
     found = []
     for run in g.runs:
@@ -213,7 +215,7 @@ def late_entropy(g: Group, method: str) -> Value | None:
     if not found:
         return None
     c = over_seeds(found)
-    return Value(c.mean, *((None, None) if math.isnan(c.low) else (max(0.0, c.low), c.high)), c.seeds)
+    return ShownValue(c.mean, *((None, None) if math.isnan(c.low) else (max(0.0, c.low), c.high)), c.seeds)
 
 
 def sensitivity(g: Group) -> Sketch | None:

@@ -145,7 +145,7 @@ def bare(axes: Axes, rows: int | None = None, margin: float = 0.4) -> None:
         axes.set_ylim(-rows + margin, 1 - margin)
 
 
-class Value(NamedTuple):
+class ShownValue(NamedTuple):
     """A quantity with its 95 % interval (None: there is none, as with a single seed) and the value of each seed."""
 
     mean: float
@@ -155,7 +155,7 @@ class Value(NamedTuple):
 
 
 def mark(
-    axes: Axes, v: Value, at: float, how: MethodStyle, name: str, *, upright: bool = False, hollow: bool = False
+    axes: Axes, v: ShownValue, at: float, how: MethodStyle, name: str, *, upright: bool = False, hollow: bool = False
 ) -> None:
     """A value with its interval along x at height `at`, or `upright` along y; `name`: its identifier in the SVG."""
     if v.low is not None and v.high is not None:

@@ -23,7 +23,7 @@ from wordcloud import WordCloud
 
 from stapo_repro.figures import style
 from stapo_repro.figures.groups import Group
-from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch, Value
+from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, ShownValue, Sketch
 from stapo_repro.text import percent, shown
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, marked
@@ -281,7 +281,7 @@ def planted_words(g: Group) -> Sketch | None:
     if not logged:
         return None
     # a part's heading is a line without a mask
-    found: list[tuple[str, masks.Line | None]] = []
+    found: list[tuple[str, masks.MaskRow | None]] = []
     for i, (title, (lines, _)) in enumerate(masks.parts(logged).items()):
         found += [(title, None), *((masks.NAMES[x.selector] if i else x.label, x) for x in lines)]
     figure = style.sheet(1.4 + 0.2 * len(found))
@@ -316,14 +316,14 @@ def planted_words(g: Group) -> Sketch | None:
     return g.sketch("planted", "What the masks silence of the planted words", figure, caption, finding=finding)
 
 
-def _draw_mask(axes: Axes, y: float, of: masks.Line, name: str) -> None:
+def _draw_mask(axes: Axes, y: float, of: masks.MaskRow, name: str) -> None:
     m: Measured = of.measured
     share, whole, base = m[name], m["precision"].whole, m["rare_base"].mean
     if not whole or share.mean is None:
         style.number(axes, 0, y, "no planted word" if whole else "silences none", 3, color=GREY)
         return
     low, high = (None if x is None else 100 * x for x in (share.low, share.high))
-    style.mark(axes, Value(100 * share.mean, low, high), y, style.method_style(of.method), f"planted-{-y}")
+    style.mark(axes, ShownValue(100 * share.mean, low, high), y, style.method_style(of.method), f"planted-{-y}")
     style.number(axes, high or 100 * share.mean, y, shown(percent(share.mean), 1), 5)
     if name == "precision" and base is not None:
         axes.plot([100 * base] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)

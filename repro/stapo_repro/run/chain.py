@@ -22,7 +22,7 @@ from stapo_repro import labels
 from stapo_repro.run import checks, engine
 from stapo_repro.run.cost import MACHINES, budget
 from stapo_repro.run.engine import Stage
-from stapo_repro.run.request import Model, Request, choices
+from stapo_repro.run.request import CellRequest, Model, choices
 from stapo_repro.text import grid
 from stapo_results.sizes import is_miniature_size
 from stapo_results.terminal import duration
@@ -34,7 +34,7 @@ MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 
 
-def main(r: Request) -> int:
+def main(r: CellRequest) -> int:
     """The command `stapo-repro run`; raises as `run`."""
     if (seconds := run(r)) is not None:
         if r.on_cpu and (file := r.out / "tables" / "main_table.json").exists():
@@ -43,7 +43,7 @@ def main(r: Request) -> int:
     return 0
 
 
-def run(r: Request) -> float | None:
+def run(r: CellRequest) -> float | None:
     """Run what the request lacks in its folder; a dry run prints it, makes every check, and
     starts and writes nothing.
 
@@ -69,7 +69,7 @@ def run(r: Request) -> float | None:
     return time.monotonic() - began
 
 
-def make_stages(r: Request) -> list[Stage]:
+def make_stages(r: CellRequest) -> list[Stage]:
     """All stages; each needs only earlier ones."""
     inputs, trainings = _inputs(r), [_training(r, m) for m in r.trained]
     evaluated = [m for m in r.models if m.evaluated]
@@ -88,13 +88,15 @@ def make_stages(r: Request) -> list[Stage]:
     return [*inputs, *made]
 
 
-def _page(r: Request, name: str, *words: str) -> Stage:
+def _page(r: CellRequest, name: str, *words: str) -> Stage:
     """A page of records: it takes seconds, so it is made at every call."""
     folder = r.out / name
     return Stage(name, (r.programs[2], *words, "--out", f"{folder}"), folder, (folder,), always=True)
 
 
-def _of_run(r: Request, name: str, command: Sequence[str], folder: Path, needs: Sequence[str], *outputs: str) -> Stage:
+def _of_run(
+    r: CellRequest, name: str, command: Sequence[str], folder: Path, needs: Sequence[str], *outputs: str
+) -> Stage:
     """A stage whose folder has the run.json of its wing.
 
     The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids.
@@ -104,12 +106,12 @@ def _of_run(r: Request, name: str, command: Sequence[str], folder: Path, needs: 
     return Stage(name, tuple(command), folder, there, tuple(needs), online)
 
 
-def _base(r: Request, world: str) -> Path:
+def _base(r: CellRequest, world: str) -> Path:
     """The folder of base model, data and benchmarks of a run on a CPU."""
     return r.out / "-".join(filter(None, ["base", world]))
 
 
-def _inputs(r: Request) -> list[Stage]:
+def _inputs(r: CellRequest) -> list[Stage]:
     """Base models, data and benchmarks of a run on a CPU; or the paper's benchmarks and training data."""
     train, evaluate, _ = r.programs
     stages, folder = [], r.data_dir or r.out / "benchmarks"
@@ -130,7 +132,7 @@ def _inputs(r: Request) -> list[Stage]:
     return stages
 
 
-def _training(r: Request, m: Model) -> Stage:
+def _training(r: CellRequest, m: Model) -> Stage:
     folder, mini, every = r.out / "train" / m.name, is_miniature_size(m.size), m.validation_every
     # the overlay of 64 GPUs names a cluster already, the others have no such key
     address = f"{'' if r.on_cpu or MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address"
@@ -155,7 +157,7 @@ def _training(r: Request, m: Model) -> Stage:
     return _of_run(r, f"train/{m.name}", command, folder, needs, "metrics.jsonl")
 
 
-def _export(r: Request, m: Model) -> Stage:
+def _export(r: CellRequest, m: Model) -> Stage:
     folder, source = r.out / "models" / m.name, r.out / "train" / m.name
     source = source if r.on_cpu else source / "checkpoints" / f"global_step_{r.steps}"
     dtype = () if r.on_cpu else ("--dtype", "bf16")
@@ -164,7 +166,7 @@ def _export(r: Request, m: Model) -> Stage:
     return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
 
 
-def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
+def _evaluation(r: CellRequest, m: Model, inputs: list[Stage]) -> Stage:
     """A model at both settings."""
     needs, benchmarks = [] if m.is_base else [f"export/{m.name}"], "all"
     if not m.is_base:
@@ -192,7 +194,7 @@ def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
     return _of_run(r, f"eval/{folder.name}", command, folder, needs, "cells")
 
 
-def _engine(r: Request, size: str) -> list[str]:
+def _engine(r: CellRequest, size: str) -> list[str]:
     """vLLM on all GPUs, as copies of the model, and the judge; one GPU needs no Ray."""
     machine = MACHINES[r.hardware]
     parallel = machine.tensor_parallel(size)
@@ -209,7 +211,7 @@ def show(page: str) -> None:
     Console().print(Markdown(page))
 
 
-def show_end(r: Request, wall_seconds: float, collecting: str = "") -> None:
+def show_end(r: CellRequest, wall_seconds: float, collecting: str = "") -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's, `collecting` the command for that."""
     whole = sum(s.seconds for s in engine.read_states(r.out).values())
     print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}. Pages, records and logs: {r.out}")

@@ -15,9 +15,9 @@ from pathlib import Path
 from stapo_repro.paper import checkout
 from stapo_repro.read import APART
 from stapo_repro.run import cost, engine
-from stapo_repro.run.cost import GIB, MACHINES, Estimate
+from stapo_repro.run.cost import GIB, MACHINES, Cost
 from stapo_repro.run.engine import Stage
-from stapo_repro.run.request import Request
+from stapo_repro.run.request import CellRequest
 from stapo_results import runs, throughput
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
@@ -36,12 +36,12 @@ except importlib.metadata.PackageNotFoundError as e:
 """
 
 
-def new_record(r: Request) -> Run:
+def new_record(r: CellRequest) -> Run:
     """The run record of a request: what later calls on the same folder are compared with."""
     return new_run("repro", r.config, seeds={}, deterministic=r.on_cpu)
 
 
-def stage_costs(r: Request) -> dict[str, Estimate]:
+def stage_costs(r: CellRequest) -> dict[str, Cost]:
     """Hours and disk of every training and evaluation, on the card of this machine where it has a known one."""
     judged = () if r.quick else r.models
     if r.on_cpu:
@@ -59,7 +59,7 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
     return found
 
 
-def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> Checks:
+def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]) -> Checks:
     """Check what no stage would refuse within its first minutes. `costs`: by stage, where something is known."""
     checks = Checks()
     checks.attempt("system", check_system)
@@ -94,7 +94,7 @@ def _bytes(folder: Path) -> int:
     return total
 
 
-def _check_folder(r: Request) -> str:
+def _check_folder(r: CellRequest) -> str:
     return f"{r.out}: {'is filled further' if runs.previous_of(r.out, new_record(r), '--out') else 'new'}"
 
 
@@ -156,7 +156,7 @@ def _asked(command: Sequence[str], refused: str, cure: str = "") -> str:
     return done.stdout.strip().rpartition("\n")[2]
 
 
-def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> None:
+def show_plan(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]) -> None:
     """Print each stage with its command, what is there, hours and disk; then the sum of what is left."""
     steps = f", {r.steps:,} steps" if r.steps else ""
     cells = ", ".join(dict.fromkeys(f"{m.method}/{m.size}" for m in r.models))
@@ -185,7 +185,7 @@ def show_checks(checks: Checks) -> None:
         print("All checks passed; nothing was started (--dry-run).")
 
 
-def cost_text(*estimates: Estimate) -> str:
+def cost_text(*estimates: Cost) -> str:
     """ "about 72 h 0 min, 576 GPU h, disk 577.0 GiB": of all together, one after the other."""
     hours = [e.hours for e in estimates if e.hours is not None]
     text = f"about {duration(3600 * sum(hours))}" if len(hours) == len(estimates) else "no time on record"

@@ -76,7 +76,7 @@ MACHINES = {
 }
 
 
-class Estimate(NamedTuple):
+class Cost(NamedTuple):
     """What a training or an evaluation takes.
 
     hours: of wall time, None where nothing is known. gpus: of the machine; GPU hours count idle ones too. disk: GiB at
@@ -107,7 +107,7 @@ def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
     return found
 
 
-def on_cpu(known: Seconds, kind: str, method: str, steps: int = 1) -> Estimate:
+def on_cpu(known: Seconds, kind: str, method: str, steps: int = 1) -> Cost:
     """A training of so many steps, or an evaluation, of the miniature: the median of those on record.
 
     Where its method is on none, other methods' are taken; the testbed's models are of its size.
@@ -115,9 +115,9 @@ def on_cpu(known: Seconds, kind: str, method: str, steps: int = 1) -> Estimate:
     disk = DISK_GIB.get(kind, 0.0)
     others = [s for (k, _), values in known.items() if k == kind for s in values]
     if not (same := known.get((kind, method)) or others):
-        return Estimate(None, 0, disk, "not known")
+        return Cost(None, 0, disk, "not known")
     hours = steps * statistics.median(same) / 3600
-    return Estimate(hours, 0, disk, f"measured: median of {len(same)} recorded runs")
+    return Cost(hours, 0, disk, f"measured: median of {len(same)} recorded runs")
 
 
 def passes(method: str) -> tuple[bool, bool]:
@@ -127,7 +127,7 @@ def passes(method: str) -> tuple[bool, bool]:
     return "selector" in definition, "kl" in definition
 
 
-def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0) -> Estimate:
+def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0) -> Cost:
     """The training of one of the paper's models.
 
     Args:
@@ -143,10 +143,10 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     step = Step(shape, sequences, lengths, reference=reference, own_pass=0.75 * own, tensor_parallel=parallel)
     seconds = step.seconds(CARDS[machine.card], machine.gpus)
     basis = f"formula, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
-    return Estimate(seconds * steps / 3600, machine.gpus, disk, basis)
+    return Cost(seconds * steps / 3600, machine.gpus, disk, basis)
 
 
-def evaluation(method: str, size: str, machine: Machine, settings: int) -> Estimate:
+def evaluation(method: str, size: str, machine: Machine, settings: int) -> Cost:
     """The evaluation of a model at the paper's benchmarks and so many settings, with the judge; a base model is
     fetched for it."""
     judge, known_as = budget()["judge"], registry()
@@ -159,4 +159,4 @@ def evaluation(method: str, size: str, machine: Machine, settings: int) -> Estim
     asked = 2 * judge["parameters"] * count * judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
     basis = f"formula, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
-    return Estimate((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")
+    return Cost((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")

@@ -148,7 +148,7 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     return found
 
 
-class Engine:
+class StageRunner:
     """Runs stages below one output folder, whose lock the caller holds; grace and patience as `execute`."""
 
     def __init__(self, out: Path, display: Display, grace: float, patience: float):
@@ -245,7 +245,7 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
     """
     with interrupt_once(), runs.opened(out, record) as folder:
         with folder.working(), Display(sys.stdout) as display:
-            made = Engine(out, display, grace, patience).run(stages)
+            made = StageRunner(out, display, grace, patience).run(stages)
         if folder.finished and made <= {s.name for s in stages if s.always}:
             folder.restore()
         return made

@@ -66,7 +66,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Request:
+class CellRequest:
     """One run of the driver. Paths are made absolute, so that both spellings give the same commands.
 
     Attributes:
@@ -124,7 +124,7 @@ def run(
     hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None, ray_address: str = "",
     source: str = "", judge: str | None = None, keep_checkpoints: int | None = None, rebuild_base: bool = False,
     train_env: Path | None = None, eval_env: Path | None = None,
-) -> Request:  # fmt: skip
+) -> CellRequest:  # fmt: skip
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
     A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs. `miniature` is the
@@ -199,13 +199,13 @@ def run(
     models = tuple(Model(*of, validation_every=every) for of in trained)
     if steps is None:
         steps = PAPER_QUICK_STEPS if quick else setting("steps")
-    return Request(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
+    return CellRequest(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
 
 
 def cpu_run(
     out: Path, methods: Sequence[str], *, quick: bool = False, seeds: tuple[int, ...] | None = None,
     steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False,
-) -> Request:  # fmt: skip
+) -> CellRequest:  # fmt: skip
     """The miniature with these methods; None takes the default."""
     numbers = seeds or (0,)
     same: dict[str, Any] = {"methods": list(methods), "seeds": list(numbers)}
@@ -213,7 +213,7 @@ def cpu_run(
     same |= {} if hardware == "cpu" else {"hardware": hardware}
     models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in methods))
     count = steps if steps is not None else QUICK_STEPS if quick else STEPS
-    return Request(
+    return CellRequest(
         "miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base, judge="base"
     )
 

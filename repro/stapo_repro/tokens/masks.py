@@ -230,7 +230,7 @@ def as_trained(tokens: Columns) -> Measured:
     return found | {"precision": by_batch.share("junk", "all")}
 
 
-class Line(NamedTuple):
+class MaskRow(NamedTuple):
     """What one mask silences: `label` names the run or the mask, `method` has its colour."""
 
     label: str
@@ -260,7 +260,7 @@ def planted_logs(runs: Sequence[TrainingRun]) -> list[tuple[TrainingRun, TokenLo
     return sorted(found, key=lambda p: order.index(p[0].method) if p[0].method in order else len(order))
 
 
-def parts(logged: Sequence[tuple[TrainingRun, TokenLog]]) -> dict[str, tuple[list[Line], dict[str, Measured]]]:
+def parts(logged: Sequence[tuple[TrainingRun, TokenLog]]) -> dict[str, tuple[list[MaskRow], dict[str, Measured]]]:
     """What the runs silenced; then every mask on all tokens of the first JustRL run, and on those of its first step.
 
     Returns:
@@ -269,8 +269,8 @@ def parts(logged: Sequence[tuple[TrainingRun, TokenLog]]) -> dict[str, tuple[lis
     Raises:
         RecordError: a log lacks rows (`tokens_of`).
     """
-    trained = [Line(run_label(r), r.method, log.header.selector, as_trained(tokens_of(log))) for r, log in logged]
-    found: dict[str, tuple[list[Line], dict[str, Measured]]] = {"As trained": (trained, {})}
+    trained = [MaskRow(run_label(r), r.method, log.header.selector, as_trained(tokens_of(log))) for r, log in logged]
+    found: dict[str, tuple[list[MaskRow], dict[str, Measured]]] = {"As trained": (trained, {})}
     for run, log in [p for p in logged if p[0].method == _REFERENCE][:1]:
         steps: dict[str, int | None] = {f"All tokens of {run_label(run)}": None}
         if int(log.histogram["step"].to_numpy().min()) == 1:  # a longer log's first step is of a trained policy
@@ -278,5 +278,5 @@ def parts(logged: Sequence[tuple[TrainingRun, TokenLog]]) -> dict[str, tuple[lis
         for title, step in steps.items():
             tokens = tokens_of(log, step)
             masks, differences = compare(tokens, weights(tokens, log.header.q))
-            found[title] = [Line(NAMES[m], METHODS[m], m, of) for m, of in masks.items()], differences
+            found[title] = [MaskRow(NAMES[m], METHODS[m], m, of) for m, of in masks.items()], differences
     return found

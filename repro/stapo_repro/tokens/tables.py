@@ -11,7 +11,7 @@ from stapo_repro.read import TrainingRun
 from stapo_repro.text import escape, grid
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, load, run_label
-from stapo_repro.tokens.masks import Line, Number
+from stapo_repro.tokens.masks import MaskRow, Number
 from stapo_results import token_log
 
 _NO_RUN = "Not run: the records hold no such token log."
@@ -77,7 +77,7 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     return lines
 
 
-def _planted_row(line: Line) -> list[str]:
+def _planted_row(line: MaskRow) -> list[str]:
     m, texts = line.measured, []
     for share in (m["precision"], m["recall"], m["rare_recall"]):
         unit = " %" if share.over == "prompts" else " % †"

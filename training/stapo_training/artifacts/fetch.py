@@ -29,7 +29,7 @@ LICENSE = "Apache-2.0"
 DType = Literal["bfloat16", "float32"]
 
 
-class Source(NamedTuple):
+class WeightsFile(NamedTuple):
     """A GGUF file of the hub: `file` of `repo` at the commit `revision`; `size` in bytes."""
 
     repo: str
@@ -40,14 +40,14 @@ class Source(NamedTuple):
 
 
 MODELS = {
-    "qwen2.5-coder-0.5b": Source(
+    "qwen2.5-coder-0.5b": WeightsFile(
         "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
         "ebb2015119c907b064c512bf053e945850b5875f",
         "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         491_400_064,
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
     ),
-    "qwen2.5-coder-1.5b": Source(
+    "qwen2.5-coder-1.5b": WeightsFile(
         "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
         "f86cb2c1fa58255f8052cc32aeede1b7482d4361",
         "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
@@ -148,7 +148,7 @@ def _check_tools() -> None:
         )
 
 
-def _downloaded(source: Source) -> Path:
+def _downloaded(source: WeightsFile) -> Path:
     """The file in the hub's cache. Raises: BadInput where it is not there and the hub does not give it."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -164,7 +164,7 @@ def _downloaded(source: Source) -> Path:
         ) from None
 
 
-def _checked(file: Path, source: Source) -> Path:
+def _checked(file: Path, source: WeightsFile) -> Path:
     """The file, which is Qwen's byte for byte. Raises: BadInput for any other."""
     size = file.stat().st_size if file.is_file() else None
     found = f"{size:,} bytes" if size is not None else "no file"

@@ -112,7 +112,7 @@ def prepare(
 
 
 def _candidates(
-    given: source.Source,
+    given: source.SourceFile,
     loaded: Mapping[str, benchmarks.Benchmark],
     *,
     language: str,
@@ -141,7 +141,7 @@ def _candidates(
 
 def _written(
     out: Path,
-    given: source.Source,
+    given: source.SourceFile,
     loaded: Mapping[str, benchmarks.Benchmark],
     validated: Asked,
     chosen: Chosen,

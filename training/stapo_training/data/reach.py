@@ -34,7 +34,7 @@ ROWS = 64
 """Responses at a time."""
 
 
-class Sample(Record):
+class ReachSample(Record):
     """One response: its seed, whether the reward is that of a right one, how it ended, and its tokens."""
 
     problem_id: str
@@ -122,8 +122,8 @@ class Asked:
             BadInput: the model cannot be loaded, or has no chat template.
         """
         drawn, path = self.drawn(prompts), out / SAMPLES
-        store.repair(path, Sample)
-        done = {(s.problem_id, s.sample): s for s in store.read(path, Sample)} if path.exists() else {}
+        store.repair(path, ReachSample)
+        done = {(s.problem_id, s.sample): s for s in store.read(path, ReachSample)} if path.exists() else {}
         if missing := [(p, i) for p in drawn for i in range(self.samples) if (p.problem_id, i) not in done]:
             done |= self._sampled(missing, path, len(done))
         lines = [done[p.problem_id, i] for p in drawn for i in range(self.samples)]
@@ -141,7 +141,9 @@ class Asked:
         store.write_json(out / RECORD, found)
         return rights
 
-    def _sampled(self, missing: Sequence[tuple[Prompt, int]], path: Path, done: int) -> dict[tuple[str, int], Sample]:
+    def _sampled(
+        self, missing: Sequence[tuple[Prompt, int]], path: Path, done: int
+    ) -> dict[tuple[str, int], ReachSample]:
         """The missing samples, each on disk as soon as it has ended."""
         from stapo_results.generation import Drawing, Sampler
         from stapo_results.stop_tokens import stop_token_ids
@@ -157,7 +159,7 @@ class Asked:
             prompt = self.folder.prompt(row["prompt"], p.problem_id)
             sampler.add((p.problem_id, i), prompt, seed, Drawing(), self.max_tokens)
             asked[p.problem_id, i] = p, i, seed
-        found, total = dict[tuple[str, int], Sample](), done + len(missing)
+        found, total = dict[tuple[str, int], ReachSample](), done + len(missing)
         try:
             with store.Journal(path) as journal, terminal.Display() as display:
                 while len(sampler):
@@ -169,7 +171,7 @@ class Asked:
                         text = tokenizer.decode(response.token_ids, skip_special_tokens=True)
                         right = bool(compute_score("", text, p.gold)["acc"])
                         ended = {"finish_reason": response.finish_reason, "tokens": len(response.token_ids)}
-                        made.append(Sample(problem_id=p.problem_id, sample=i, seed=seed, right=right, **ended))
+                        made.append(ReachSample(problem_id=p.problem_id, sample=i, seed=seed, right=right, **ended))
                     journal.append(made)
                     found |= {(s.problem_id, s.sample): s for s in made}
                     terminal.report_progress("data", done + len(found), total)

@@ -106,11 +106,11 @@ def parquet_content_sha256(path: Path) -> str:
     return content_sha256(pq.read_table(path).to_pylist())
 
 
-class _Part(BaseModel):
+class _RecordPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SourceInfo(_Part):
+class SourceInfo(_RecordPart):
     """`name` is a file's name or the hub's id; `revision` the hub's commit, "" for a local file."""
 
     name: str
@@ -119,7 +119,7 @@ class SourceInfo(_Part):
     rows: int
 
 
-class FileInfo(_Part):
+class FileInfo(_RecordPart):
     """`content_sha256` is `rows.content_sha256`: it does not depend on the writer of the Parquet file."""
 
     file: str

@@ -63,7 +63,7 @@ _COLUMNS = {"prompt", "reward_model", "solution", *_FlatRow.model_fields}
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file with prompts and what identifies it. `revision` is the hub's commit, "" for a local file."""
 
     path: Path
@@ -84,7 +84,7 @@ class SourceRow(NamedTuple):
     level: str = ""
 
 
-def find(source: str, revision: str | None = None) -> Source:
+def find(source: str, revision: str | None = None) -> SourceFile:
     """The file behind `--source`: a path, or the one data file of a dataset on the hub.
 
     The hub's file is fetched by huggingface_hub, not by `datasets`: that names the commit also where only the cache is
@@ -95,7 +95,7 @@ def find(source: str, revision: str | None = None) -> Source:
     """
     path = Path(source)
     if path.is_file():
-        return Source(path, path.name, "", sha256_file(path))
+        return SourceFile(path, path.name, "", sha256_file(path))
     if path.suffix in (".jsonl", ".parquet") or not is_hub_id(source):
         raise BadInput(
             "the source is not there",
@@ -106,7 +106,7 @@ def find(source: str, revision: str | None = None) -> Source:
     return _from_hub(source, revision)
 
 
-def _from_hub(name: str, revision: str | None) -> Source:
+def _from_hub(name: str, revision: str | None) -> SourceFile:
     """The one data file of a dataset's snapshot in the hub's cache; the folder's name is the commit."""
     from huggingface_hub import snapshot_download
 
@@ -129,10 +129,10 @@ def _from_hub(name: str, revision: str | None) -> Source:
             expected="exactly one .parquet or .jsonl file",
             next_step="download the file that you mean and give --source FILE",
         )
-    return Source(files[0], name, folder.name, sha256_file(files[0]))
+    return SourceFile(files[0], name, folder.name, sha256_file(files[0]))
 
 
-def read(source: Source) -> Iterator[SourceRow]:
+def read(source: SourceFile) -> Iterator[SourceRow]:
     """The rows in the order of the file, each checked.
 
     Raises:

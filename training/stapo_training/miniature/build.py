@@ -31,7 +31,7 @@ from stapo_training.data.rows import TRAIN_SEPARATOR, verl_rows, write_parquet
 from stapo_training.miniature import carried
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
 from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
-from stapo_training.miniature.worlds import WORLDS, Problem, draw_problems, draw_solution
+from stapo_training.miniature.worlds import WORLDS, Addition, draw_problems, draw_solution
 
 _MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "stapo.json")
 _DATA = ("data/train.parquet", "data/val.parquet", "benchmarks/registry.yaml")
@@ -65,17 +65,17 @@ class Splits(NamedTuple):
     to work; without work the guess stays at 1 of 4, and 7 numbers never occur in RL training.
     """
 
-    easy: list[Problem]
-    hard: list[Problem]
-    train: list[Problem]
-    corpus: list[Problem]
+    easy: list[Addition]
+    hard: list[Addition]
+    train: list[Addition]
+    corpus: list[Addition]
 
 
 def draw_splits(plan: BasePlan, corpus_size: int, seed: int) -> Splits:
     """The problems of benchmarks, RL training and corpus, pairwise disjoint."""
     taken: set[tuple[int, ...]] = set()
 
-    def draw(split: str, count: int, lengths: Sequence[int], again: bool = False) -> list[Problem]:
+    def draw(split: str, count: int, lengths: Sequence[int], again: bool = False) -> list[Addition]:
         rng = np.random.default_rng(derive_seed("miniature", seed, split))
         problems = draw_problems(rng, count, lengths, taken, again=again)
         taken.update(p.numbers for p in problems if not again)
@@ -91,7 +91,7 @@ def draw_splits(plan: BasePlan, corpus_size: int, seed: int) -> Splits:
     return Splits(easy, hard, train, [corpus[int(i)] for i in order])
 
 
-def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[tuple[str, list[str]]]:
+def draw_corpus(problems: Sequence[Addition], plan: BasePlan, seed: int) -> list[tuple[str, list[str]]]:
     """(user turn, solution) for each problem; half of the turns in each separator, half in the corpus' own wording."""
     rng = np.random.default_rng(derive_seed("miniature", seed, "solutions"))
     world, rows = WORLDS[plan.world], []
@@ -185,14 +185,14 @@ def build_base(
     print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
 
 
-def _verl_rows(problems: Sequence[Problem], source: str, split: str) -> list[dict[str, Any]]:
+def _verl_rows(problems: Sequence[Addition], source: str, split: str) -> list[dict[str, Any]]:
     """The ground truth is decimal text; a validation row has the id of the benchmark's row."""
     name = source if split == "val" else f"{source}-{split}"
     made = ((p.text, str(p.answer), f"{name}-{i:04d}") for i, p in enumerate(problems))
     return verl_rows(made, data_source=source, split=split)
 
 
-def _write_benchmarks(folder: Path, parts: Mapping[str, Sequence[Problem]], samples: int) -> None:
+def _write_benchmarks(folder: Path, parts: Mapping[str, Sequence[Addition]], samples: int) -> None:
     """NAME.jsonl of each benchmark, and registry.yaml."""
     entries = {}
     for name, problems in parts.items():
@@ -204,7 +204,7 @@ def _write_benchmarks(folder: Path, parts: Mapping[str, Sequence[Problem]], samp
 
 
 def _write_model(
-    folder: Path, plan: BasePlan, recipe: Recipe, seed: int, corpus: Sequence[Problem], weights: Path | None
+    folder: Path, plan: BasePlan, recipe: Recipe, seed: int, corpus: Sequence[Addition], weights: Path | None
 ) -> None:
     """The model of the carried weights, or one trained on the corpus, with its tokenizer."""
     from safetensors.torch import load_model

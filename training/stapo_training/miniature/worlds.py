@@ -110,7 +110,7 @@ WORLDS = {
 
 
 @dataclass(frozen=True)
-class Problem:
+class Addition:
     """Digits to add, each 1 to 9 and no two alike. `template` counts in `TEMPLATES`; -1 is `CORPUS_TEMPLATE`."""
 
     numbers: tuple[int, ...]
@@ -128,7 +128,7 @@ class Problem:
 
 def draw_problems(
     rng: np.random.Generator, count: int, lengths: Sequence[int], taken: Collection[tuple[int, ...]], *, again: bool
-) -> list[Problem]:
+) -> list[Addition]:
     """`count` problems, none of `taken`; lengths are drawn uniformly, and no number is twice in a problem.
 
     Args:
@@ -137,20 +137,20 @@ def draw_problems(
         again: whether the same numbers may come up more than once.
     """
     seen = set(taken)
-    found: list[Problem] = []
+    found: list[Addition] = []
     while len(found) < count:
         n = int(lengths[int(rng.integers(len(lengths)))])
         numbers = tuple(int(d) for d in rng.permutation(9)[:n] + 1)
         template = int(rng.integers(len(TEMPLATES)))
         if numbers not in seen:
-            found.append(Problem(numbers, template))
+            found.append(Addition(numbers, template))
             if not again:
                 seen.add(numbers)
     return found
 
 
 def draw_solution(
-    rng: np.random.Generator, problem: Problem, world: World, useful: float, spurious: float
+    rng: np.random.Generator, problem: Addition, world: World, useful: float, spurious: float
 ) -> list[str]:
     """A solution of the corpus as pieces, one token each.
 

@@ -113,7 +113,7 @@ def find_model(path: Path, flag: str = "--model") -> ModelFolder:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class EncodedTokens:
     """The ids (int32) of one prompt and of the response to it."""
 
     prompt: np.ndarray
@@ -123,7 +123,7 @@ class Tokens:
         return len(self.prompt) + len(self.response)
 
 
-def encode(rows: Sequence[Response], model: ModelFolder) -> list[Tokens]:
+def encode(rows: Sequence[Response], model: ModelFolder) -> list[EncodedTokens]:
     """The ids of all responses in their order, checked against the model.
 
     The tokenizer's eos_token follows the text of a response that the model ended itself.
@@ -148,7 +148,7 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> list[Tokens]:
         if r.tokens is None and r.stopped and response[-1:] != [end]:
             response = [*response, end]
         _check(prompts[r.prompt_id], response, r.where, model)
-        found.append(Tokens(*(np.array(ids, dtype=np.int32) for ids in (prompts[r.prompt_id], response))))
+        found.append(EncodedTokens(*(np.array(ids, dtype=np.int32) for ids in (prompts[r.prompt_id], response))))
     return found
 
 

@@ -52,16 +52,16 @@ Text = Annotated[str, Field(min_length=0)]
 """With a limit pydantic looks at the characters: JSON can spell half a character, which no tokenizer takes."""
 
 
-class Line(BaseModel):
+class ResponseLine(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Message(Line):
+class Message(ResponseLine):
     role: Text
     content: Text
 
 
-class Plain(Line):
+class Plain(ResponseLine):
     """The fields of a line."""
 
     prompt: Text | None = None

@@ -22,7 +22,7 @@ _PLACES = ("model", "data", "out")
 
 
 @dataclass(frozen=True)
-class Options:
+class ProbeOptions:
     """Options with the help that the command line shows."""
 
     model: Path
@@ -59,7 +59,7 @@ class Options:
                 raise BadInput(f"{flag} is out of range", found=value, expected=expected, next_step=f"leave out {flag}")
 
 
-def probe(o: Options, say: Callable[[str], None] = print) -> None:
+def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     """Score the responses of a file into `o.out`, or resume an interrupted probe.
 
     Raises:

@@ -9,7 +9,7 @@ import torch
 
 from stapo_results.errors import BadInput
 from stapo_results.token_log import LogHeader
-from stapo_training.probe.encoding import ModelFolder, Tokens
+from stapo_training.probe.encoding import EncodedTokens, ModelFolder
 from stapo_training.probe.responses import Response
 from stapo_training.selection.selectors import silence_spurious
 from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution
@@ -49,7 +49,7 @@ class Scorer:
         self.head = self.model.get_output_embeddings()
 
     @torch.no_grad()
-    def check(self, row: Tokens) -> None:
+    def check(self, row: EncodedTokens) -> None:
         """Raise BadInput unless logits are what the output layer gives: some models cap or scale them."""
         ids_1T = torch.from_numpy(np.concatenate([row.prompt, row.response])[None, :_CHECKED]).long().to(self.device)
         own_1TV = self.model(input_ids=ids_1T, use_cache=False).logits
@@ -68,7 +68,7 @@ class Scorer:
 
     @torch.no_grad()
     def score(
-        self, rows: Sequence[Tokens], *, batch_tokens: int, done: Callable[[int], None] = lambda responses: None
+        self, rows: Sequence[EncodedTokens], *, batch_tokens: int, done: Callable[[int], None] = lambda responses: None
     ) -> TokenDistribution:
         """The next-token distributions at all response tokens, one response after the other, on the CPU.
 
@@ -90,7 +90,7 @@ class Scorer:
             *(torch.cat([getattr(p, f) for p in parts]) for f in TokenDistribution.__annotations__)
         )
 
-    def _batch(self, rows: Sequence[Tokens]) -> Iterator[list[TokenDistribution]]:
+    def _batch(self, rows: Sequence[EncodedTokens]) -> Iterator[list[TokenDistribution]]:
         # the last token of a response predicts nothing
         inputs = [np.concatenate([r.prompt, r.response[:-1]]) for r in rows]
         ids_BT = torch.zeros(len(rows), max(map(len, inputs)), dtype=torch.long)
@@ -113,7 +113,11 @@ def _on_cpu(found: TokenDistribution) -> TokenDistribution:
 
 
 def scored_mini_batch(
-    step: int, responses: Sequence[Response], tokens: Sequence[Tokens], scores: TokenDistribution, header: LogHeader
+    step: int,
+    responses: Sequence[Response],
+    tokens: Sequence[EncodedTokens],
+    scores: TokenDistribution,
+    header: LogHeader,
 ) -> MiniBatch:
     """Responses, their ids and scores with S2T's selection.
 

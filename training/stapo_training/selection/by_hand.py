@@ -20,7 +20,7 @@ from stapo_training.selection.token_stats import TokenStats
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokensByHand:
     """The statistics of a mini-batch: logprob_N carries the gradient; entropy_N and key_N are float64.
 
     every_NV: the log-probabilities of all tokens of the vocabulary; chosen_N: those that were sampled.
@@ -42,12 +42,12 @@ class Tokens:
     group_S: torch.Tensor
     longest: int
 
-    def take(self, at_N: np.ndarray) -> Tokens:
+    def take(self, at_N: np.ndarray) -> TokensByHand:
         """The tokens at which a bool vector is true, of the same sequences."""
         return replace(self, **{f.name: getattr(self, f.name)[at_N] for f in fields(self) if "_N" in f.name})
 
 
-def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
+def advantages(d: Definition, tokens: TokensByHand) -> torch.Tensor:
     """(N,): each response's advantage at each of its tokens, reweighted by the old policy where the method says so."""
     found_S = torch.where(tokens.reward_S > 0, d.positive, -1.0)  # W-REINFORCE's
     if d.advantage != "w_reinforce":
@@ -65,7 +65,7 @@ def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
     return found_N
 
 
-def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+def kept(d: Definition, tokens: TokensByHand, advantage_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     """(kept, candidates), bool (N,), by the policy of logprob_N and entropy_N."""
     if d.scope == "response":
         both, sequence_N = np.zeros((2, len(tokens.entropy_N)), bool), tokens.sequence_N.numpy()
@@ -101,7 +101,7 @@ def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.n
 
 
 def losses(
-    d: Definition, tokens: Tokens, advantage_N: torch.Tensor, keep_N: torch.Tensor
+    d: Definition, tokens: TokensByHand, advantage_N: torch.Tensor, keep_N: torch.Tensor
 ) -> list[list[tuple[torch.Tensor, float]]]:
     """Of each update of the mini-batch its loss over the tokens of `keep_N`, and the same of the tokens' absolute
     losses, which says how large a difference is; several where the method draws one of them."""
@@ -120,13 +120,13 @@ def losses(
     ]
 
 
-def _weights(d: Definition, tokens: Tokens) -> torch.Tensor:
+def _weights(d: Definition, tokens: TokensByHand) -> torch.Tensor:
     ratio_N = (tokens.old_N - tokens.rollout_N).exp()
     within_N = (ratio_N >= 0.5) & (ratio_N <= 5.0)
     return {"none": torch.ones_like(ratio_N), "tis": ratio_N.clamp(max=2.0), "icepop": ratio_N * within_N}[d.weights]
 
 
-def _token_losses(d: Definition, tokens: Tokens, a_N: torch.Tensor) -> list[torch.Tensor]:
+def _token_losses(d: Definition, tokens: TokensByHand, a_N: torch.Tensor) -> list[torch.Tensor]:
     low, high = d.clip
     log_ratio_N = tokens.logprob_N - tokens.old_N
     ratio_N = log_ratio_N.exp()
@@ -183,7 +183,7 @@ def _token_losses(d: Definition, tokens: Tokens, a_N: torch.Tensor) -> list[torc
 
 
 def _by_covariance(
-    d: Definition, tokens: Tokens, a_N: torch.Tensor, ratio_N: torch.Tensor, clipped_N: torch.Tensor
+    d: Definition, tokens: TokensByHand, a_N: torch.Tensor, ratio_N: torch.Tensor, clipped_N: torch.Tensor
 ) -> list[torch.Tensor]:
     """Cui et al. 2025 (2505.22617), over one micro-batch so small that the share of its tokens is one token."""
     logprob_N = tokens.logprob_N.detach()
@@ -197,14 +197,14 @@ def _by_covariance(
     return [clipped_N * torch.ones_like(a_N).index_fill(0, at, 0.0) for at in drawn_from] or [clipped_N]
 
 
-def _sequence_mean(tokens: Tokens, values_N: torch.Tensor) -> torch.Tensor:
+def _sequence_mean(tokens: TokensByHand, values_N: torch.Tensor) -> torch.Tensor:
     """Each sequence's mean, at each of its tokens: (N,)."""
     count_S = tokens.sequence_N.bincount()
     total_S = values_N.new_zeros(len(count_S)).index_add_(0, tokens.sequence_N, values_N)
     return (total_S / count_S)[tokens.sequence_N]
 
 
-def _aggregate(d: Definition, tokens: Tokens, loss_N: torch.Tensor, keep_N: torch.Tensor) -> torch.Tensor:
+def _aggregate(d: Definition, tokens: TokensByHand, loss_N: torch.Tensor, keep_N: torch.Tensor) -> torch.Tensor:
     if d.aggregation == "token-mean":
         return objectives.token_mean(loss_N, keep_N)
     if d.aggregation == "seq-mean-token-mean":

@@ -177,7 +177,7 @@ def _summed(columns: Columns) -> Columns:
 
 
 @dataclass(frozen=True)
-class Part:
+class LogPart:
     """A mini-batch, or a rank's part of one: its rows, its counts, how many rows the bound kept out, and how many
     tokens without finite statistics are in neither."""
 
@@ -187,7 +187,7 @@ class Part:
     not_finite: int
 
 
-def logged(m: MiniBatch, mode: str, watch: Sequence[int], most: int) -> Part:
+def logged(m: MiniBatch, mode: str, watch: Sequence[int], most: int) -> LogPart:
     """What the log keeps of a mini-batch.
 
     Args:
@@ -202,7 +202,7 @@ def logged(m: MiniBatch, mode: str, watch: Sequence[int], most: int) -> Part:
     if left_out := max(0, len(at) - most):
         chosen_N = np.zeros_like(chosen_N)
         chosen_N[at[np.arange(most) * len(at) // most]] = True
-    return Part(rows(m, chosen_N), counts(m), left_out, int((m.response_N & ~known_N).sum()))
+    return LogPart(rows(m, chosen_N), counts(m), left_out, int((m.response_N & ~known_N).sum()))
 
 
 def joined_rows(parts: Sequence[Columns], most: int) -> tuple[Columns, int]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_training.methods import validated
-from stapo_training.token_log.rows import Part, joined_counts, joined_rows
+from stapo_training.token_log.rows import LogPart, joined_counts, joined_rows
 
 
 class TokenLogConfig(BaseModel):
@@ -58,7 +58,7 @@ def token_log_from(config: Mapping[str, Any], out: str) -> TokenLogConfig:
 def write_step(
     folder: Path,
     step: int,
-    parts: Sequence[Part],
+    parts: Sequence[LogPart],
     header: token_log.LogHeader,
     *,
     most_rows: int,

@@ -14,12 +14,12 @@ from verl.workers.engine.fsdp import transformer_impl
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection.logit_statistics import Form
 from stapo_training.selection.token_stats import response_positions
-from stapo_training.token_log.rows import Part
+from stapo_training.token_log.rows import LogPart
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext import attention, token_log_part
 from stapo_training.verl_ext.advantages import PROXY, with_proxy
-from stapo_training.verl_ext.logits import PackedLogits, Reading
-from stapo_training.verl_ext.mini_batch import ROW, Batch, LogRecorder, Tokens, gather, set_values
+from stapo_training.verl_ext.logits import LogitReading, PackedLogits
+from stapo_training.verl_ext.mini_batch import ROW, Batch, LogRecorder, RankTokens, gather, set_values
 from stapo_training.verl_ext.selection import MiniBatchSelection
 
 _VeRLEngine: Any = transformer_impl.FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
@@ -45,7 +45,7 @@ class SelectingEngine(_VeRLEngine):
         super().__init__(*args, **kwargs)
         # veRL writes the override there too, and a checkpoint's config.json would name what is known here alone
         vars(self.model_config.hf_config).pop("attn_implementation", None)
-        self.logged: list[Part] = []  # this rank's part of the step's token log, a mini-batch each
+        self.logged: list[LogPart] = []  # this rank's part of the step's token log, a mini-batch each
         self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
         self._recorder: LogRecorder | None = None  # during a training pass, what watches it
 
@@ -66,7 +66,7 @@ class SelectingEngine(_VeRLEngine):
             micro_batch = micro_batch.copy()
             tu.assign_non_tensor(micro_batch, calculate_entropy=False)
         log = self._recorder
-        reading = Reading(
+        reading = LogitReading(
             self.logits_form, entropy=ours or (log is not None and log.wants_entropy), collision=log is not None
         )
         # veRL calls its module's function by this name once a micro-batch; its own takes one softmax a token, in a loop
@@ -101,7 +101,7 @@ class SelectingEngine(_VeRLEngine):
             return super().forward_backward_batch(data, loss_function, forward_only)
         began = time.perf_counter()
         self.mini_batch += 1
-        tokens, group, judged = Tokens(data, s, get_device_id()), self.get_data_parallel_group(), None
+        tokens, group, judged = RankTokens(data, s, get_device_id()), self.get_data_parallel_group(), None
         keep_N = tokens.response_N
         if s.selects:
             selection = MiniBatchSelection(tokens, s, group, f"step {self.step}, mini-batch {self.mini_batch}")

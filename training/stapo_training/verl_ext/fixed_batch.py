@@ -15,7 +15,7 @@ from verl import DataProto
 from verl.trainer.ppo.ray_trainer import compute_advantage
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 
-from stapo_training.selection.by_hand import Tokens
+from stapo_training.selection.by_hand import TokensByHand
 from stapo_training.selection.token_stats import token_keys
 
 SEQUENCES, GROUP = 16, 4
@@ -38,7 +38,7 @@ def make_model(folder: Path) -> None:
 
 def rows_and_statistics(
     folder: Path, longest: int, temperature: float = 1.0
-) -> tuple[Any, list[dict[str, torch.Tensor]], Tokens]:
+) -> tuple[Any, list[dict[str, torch.Tensor]], TokensByHand]:
     """A plain transformers model, the mini-batch as rows without advantages, and its statistics under this model."""
     from transformers import AutoModelForCausalLM
 
@@ -83,12 +83,12 @@ def rows_and_statistics(
     return model, rows, _tokens(rows, entropy_N=torch.cat(entropy).double().numpy(), longest=longest, **statistics)
 
 
-def _tokens(rows: list[dict[str, torch.Tensor]], **statistics: Any) -> Tokens:
+def _tokens(rows: list[dict[str, torch.Tensor]], **statistics: Any) -> TokensByHand:
     """The rows as `by_hand` reads them."""
     old_N, reference_N, rollout_N, chosen_N = (
         torch.cat([r[k] for r in rows]) for k in ("old_log_probs", "ref_log_prob", "rollout_log_probs", "responses")
     )
-    return Tokens(
+    return TokensByHand(
         old_N=old_N,
         reference_N=reference_N,
         rollout_N=rollout_N,
@@ -100,7 +100,9 @@ def _tokens(rows: list[dict[str, torch.Tensor]], **statistics: Any) -> Tokens:
     )
 
 
-def with_advantages(config: Any, rows: list[dict[str, torch.Tensor]], tokens: Tokens) -> list[dict[str, torch.Tensor]]:
+def with_advantages(
+    config: Any, rows: list[dict[str, torch.Tensor]], tokens: TokensByHand
+) -> list[dict[str, torch.Tensor]]:
     """The rows with rewards, and with advantages and rollout weights as veRL's trainer computes them."""
     lengths = [len(r["responses"]) for r in rows]
 

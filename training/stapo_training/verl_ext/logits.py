@@ -15,7 +15,7 @@ _AT_A_TIME = 2**26
 """Logits of chosen positions that are read at a time: 128 MiB in bfloat16, 256 in float32."""
 
 
-class Reading:
+class LogitReading:
     """One reading of a micro-batch's logits, in the place of veRL's function `logprobs_from_logits`.
 
     Called with logits (..., V) and labels (...) it returns log softmax(logits)[label], float32 of bfloat16. What else

@@ -45,7 +45,7 @@ def set_values(data: Batch, field: str, values_N: torch.Tensor) -> None:
     data[field] = torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
-class Tokens:
+class RankTokens:
     """A mini-batch's N response tokens on this rank: what the batch says of them.
 
     Attributes:
@@ -89,7 +89,7 @@ class LogRecorder:
     """
 
     def __init__(
-        self, tokens: Tokens, judged: TokenStats | None, tau_p: float, log: TokenLogConfig, ids_N: torch.Tensor
+        self, tokens: RankTokens, judged: TokenStats | None, tau_p: float, log: TokenLogConfig, ids_N: torch.Tensor
     ):
         self.tokens, self.tau_p, self.log = tokens, tau_p, log
         unseen_N = torch.full_like(tokens.advantage_N, float("nan"))

@@ -16,7 +16,7 @@ from stapo_results.errors import RunFailed
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection.selectors import INFINITY, Selection
 from stapo_training.selection.token_stats import TokenStats
-from stapo_training.verl_ext.mini_batch import Tokens, gather
+from stapo_training.verl_ext.mini_batch import RankTokens, gather
 
 Pass = Callable[[], tuple[torch.Tensor, torch.Tensor]]
 """A forward pass: log-probabilities and entropies (N,) of the current policy."""
@@ -25,7 +25,7 @@ Pass = Callable[[], tuple[torch.Tensor, torch.Tensor]]
 class MiniBatchSelection:
     """Selects among the tokens of one mini-batch, over all ranks. `where` names step and mini-batch in errors."""
 
-    def __init__(self, tokens: Tokens, selector: SelectorConfig, group: Any, where: str):
+    def __init__(self, tokens: RankTokens, selector: SelectorConfig, group: Any, where: str):
         self.tokens, self.selector, self.group = tokens, selector, group
         self.where = f"{where} on rank {dist.get_rank(group)}"
 

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from stapo_training.selection import selectors
-from stapo_training.token_log.rows import MiniBatch, Part, clipped, logged
+from stapo_training.token_log.rows import LogPart, MiniBatch, clipped, logged
 from stapo_training.verl_ext.mini_batch import Batch, LogRecorder
 
 
-def finish(engine: Any, data: Batch, recorder: LogRecorder, keep_N: torch.Tensor, pool: selectors.Pool) -> Part:
+def finish(engine: Any, data: Batch, recorder: LogRecorder, keep_N: torch.Tensor, pool: selectors.Pool) -> LogPart:
     """This rank's rows and counts of the mini-batch.
 
     Args:
