@@ -10,7 +10,7 @@ from token_logs import Others, Token, write_tokens
 
 from stapo_repro import paper
 from stapo_repro.collect import RunTimes, collect, laid_over
-from stapo_repro.run.engine import Stages, StageState
+from stapo_repro.run.stages import Stages, StageState
 from stapo_repro.tokens.log import Vocabulary
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError

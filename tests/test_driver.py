@@ -1,4 +1,4 @@
-"""The stage engine with small real processes: once each, kill -9, Ctrl-C, orphans, changed commands, times."""
+"""Stages with small real processes: once each, kill -9, Ctrl-C, orphans, changed commands, times."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psutil
 import pytest
 from driving import nobody_left, wait_for
 
-from stapo_repro.run import engine, processes
-from stapo_repro.run.engine import Stage, StageRunner
+from stapo_repro.run import processes, stages
+from stapo_repro.run.stages import Stage, StageRunner
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.provenance import new_run
@@ -38,7 +38,7 @@ SCRIPT = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from stapo_repro.run.engine import Stage, execute
+    from stapo_repro.run.stages import Stage, execute
     from stapo_results.terminal import run_main
     from stapo_results.provenance import new_run
 
@@ -108,7 +108,7 @@ def test_kill_9_in_the_middle_then_it_resumes_and_repeats_nothing(out):
     assert "repeated: two,three" in text
     record = read_json(out / "run.json", Run)
     assert (record.kind, record.status, len(record.resumptions)) == ("repro", "done", 1)
-    assert [(s.name, s.attempts) for s in engine.read_states(out).values()] == [("one", 1), ("two", 2), ("three", 1)]
+    assert [(s.name, s.attempts) for s in stages.read_states(out).values()] == [("one", 1), ("two", 2), ("three", 1)]
     before = (out / "stages.json").read_bytes()
     assert "repeated: \n" in ended(out)
     assert ((out / "stages.json").read_bytes(), read_json(out / "run.json", Run)) == (before, record)
@@ -122,7 +122,7 @@ def test_interrupt_ends_every_process_and_exits_130(out, number):
     text, _ = driver.communicate(timeout=30)
     assert driver.returncode == 130, text
     assert nobody_left(out)
-    assert {s.name: s.status for s in engine.read_states(out).values()} == {"one": "done", "two": "interrupted"}
+    assert {s.name: s.status for s in stages.read_states(out).values()} == {"one": "done", "two": "interrupted"}
     assert read_json(out / "run.json", Run).status == "interrupted"
 
 
@@ -145,7 +145,7 @@ def shell(out: Path, name: str, text: str, *needs: str, always: bool = False) ->
 def test_a_run_under_nohup_outlives_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with engine.interrupt_once():
+        with stages.interrupt_once():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -178,7 +178,7 @@ def test_what_another_command_made_is_refused_and_made_anew_once_removed(out: Pa
     (out / "train" / "a" / "a").unlink()
     (out / "train" / "a").rmdir()
     assert run(out, new) == {"train/a"}
-    assert engine.read_states(out)["train/a"].attempts == 1
+    assert stages.read_states(out)["train/a"].attempts == 1
 
 
 def test_a_stage_is_asked_again_when_an_input_ended_later_and_a_page_always(out: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_recorded_command_says_nothing_of_where_its_folder_lies(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     spelled = [("runs/m", Path("runs/m")), (str(tmp_path / "runs/m"), Path("runs/m")), ("/moved/m", Path("/moved/m"))]
     found = {
-        tuple(engine.portable(("/env/bin/x", f"run.out={a}/train", "--model", f"{a}/base"), o)) for a, o in spelled
+        tuple(stages.portable(("/env/bin/x", f"run.out={a}/train", "--model", f"{a}/base"), o)) for a, o in spelled
     }
     assert found == {("x", "run.out=train", "--model", "base")}
 
@@ -219,7 +219,7 @@ def test_failed_stage_shows_its_last_lines_and_the_next_command(out):
     assert e.value.found == "exit code 3"
     assert "train-a.log" in e.value.next_step
     assert [x.strip() for x in shown.getvalue().splitlines()[-30:]] == [str(i) for i in range(70, 100)]
-    assert engine.read_states(out)["train/a"].status == "failed"
+    assert stages.read_states(out)["train/a"].status == "failed"
 
 
 # processes
@@ -288,4 +288,4 @@ def test_children_get_their_environment_and_progress_is_shown(out):
     run(out, Stage("train/x", (sys.executable, "-c", code), out / "x", ()), shown=shown)
     assert "train 3/8" in shown.getvalue()
     assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
-    assert engine.read_states(out)["train/x"].peak_mib >= 5  # at least a Python
+    assert stages.read_states(out)["train/x"].peak_mib >= 5  # at least a Python

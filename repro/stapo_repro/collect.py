@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro.read import check_roots
-from stapo_repro.run.engine import FILE, StageState, read_states
+from stapo_repro.run.stages import FILE, StageState, read_states
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Cut, Record, Run, StepMetrics

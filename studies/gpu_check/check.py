@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from stapo_repro.collect import without_paths
 from stapo_repro.run import processes
 from stapo_repro.run.checks import check_system
-from stapo_repro.run.engine import CHILD_ENVIRONMENT, interrupt_once
 from stapo_repro.run.request import console_script
+from stapo_repro.run.stages import CHILD_ENVIRONMENT, interrupt_once
 from stapo_results import provenance, runs, store, throughput
 from stapo_results.errors import BadInput, RunFailed, StapoError
 from stapo_results.schema import Record, Run, StepMetrics

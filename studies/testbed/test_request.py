@@ -11,7 +11,7 @@ from driving import commands
 from test_collect import files, make_log
 
 from stapo_repro import labels
-from stapo_repro.run import checks, engine
+from stapo_repro.run import checks, stages
 from stapo_repro.run.chain import make_stages
 from stapo_repro.run.request import CellRequest
 from stapo_results import runs, store
@@ -81,8 +81,8 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
     rates = {"useful_rate": 0.5, "spurious_rate": 0.125}
     synthetic.training_run(r.out / "train", "mine", 0, 40, more=rates)
     synthetic.cell(r.out / "eval", "mine", "mini-add", "t1.0", ["1110"] * 16, folder="mine-s0")
-    state = engine.StageState(name="base", attempts=1, code="c")
-    store.write_json(r.out / engine.FILE, engine.Stages(stages=[state]))
+    state = stages.StageState(name="base", attempts=1, code="c")
+    store.write_json(r.out / stages.FILE, stages.Stages(stages=[state]))
     show(r, 1.0)
     text = capsys.readouterr().out
     assert "paper: mine beside the committed arms" in text

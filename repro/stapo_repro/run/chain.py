@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from stapo_repro import labels
-from stapo_repro.run import checks, engine
+from stapo_repro.run import checks
 from stapo_repro.run.cost import MACHINES, budget
-from stapo_repro.run.engine import Stage
 from stapo_repro.run.request import CellRequest, Model, choices
+from stapo_repro.run.stages import Stage, execute, read_states
 from stapo_repro.text import grid
 from stapo_results.sizes import is_miniature_size
 from stapo_results.terminal import duration
@@ -65,7 +65,7 @@ def run(r: CellRequest) -> float | None:
         return None
     # a stage has to end in order: a training step of the largest model and its checkpoint
     grace = 30.0 if r.on_cpu else 1800.0
-    engine.execute(r.out, checks.new_record(r), stages, grace)
+    execute(r.out, checks.new_record(r), stages, grace)
     return time.monotonic() - began
 
 
@@ -213,7 +213,7 @@ def show(page: str) -> None:
 
 def show_end(r: CellRequest, wall_seconds: float, collecting: str = "") -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's, `collecting` the command for that."""
-    whole = sum(s.seconds for s in engine.read_states(r.out).values())
+    whole = sum(s.seconds for s in read_states(r.out).values())
     print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}. Pages, records and logs: {r.out}")
     if collecting:
         print(f"To commit: {collecting}, then tox -e tables")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from stapo_repro.paper import checkout
 from stapo_repro.read import APART
-from stapo_repro.run import cost, engine
+from stapo_repro.run import cost
 from stapo_repro.run.cost import GIB, MACHINES, Cost
-from stapo_repro.run.engine import Stage
 from stapo_repro.run.request import CellRequest
+from stapo_repro.run.stages import Stage, finished
 from stapo_results import runs, throughput
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
@@ -64,7 +64,7 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
     checks = Checks()
     checks.attempt("system", check_system)
     checks.attempt("output folder", _check_folder, r)
-    done = checks.attempt("finished stages", engine.finished, r.out, stages) or set()
+    done = checks.attempt("finished stages", finished, r.out, stages) or set()
     left = [s for s in stages if s.name not in done and not s.always]
     disk = sum(max(0.0, costs[s.name].disk - _bytes(s.folder) / GIB) for s in left if s.name in costs)
     checks.attempt("disk", check_disk, r.out, disk, "" if r.on_cpu else "--keep-checkpoints 1, or ")
@@ -163,7 +163,7 @@ def show_plan(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]
     print(f"{r.experiment}: {cells}{steps}, on {r.ray_address or r.hardware}, into {r.out}")
     done = set[str]()
     with contextlib.suppress(BadInput):  # the checks say it
-        done = engine.finished(r.out, stages)
+        done = finished(r.out, stages)
     for i, stage in enumerate(stages, 1):
         begun = "begun" if stage.folder.exists() else "to do"
         what = "there" if stage.name in done else "made at every call" if stage.always else begun

@@ -1,4 +1,4 @@
-"""The stage engine: runs a list of commands in order, once each, and resumes after any kind of death.
+"""Stages: run a list of commands in order, once each, and resumes after any kind of death.
 
 The run folder of a stage says whether it is done (run.json), or the file that its command writes last. stages.json
 has the command and the times of each stage. A stage that is not done is run: its wing resumes, finds it finished, or
