@@ -7,8 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,8 +35,9 @@ def out(tmp_path: Path) -> Iterator[Path]:
     processes.Family(processes.mark_of(folder)).end()
 
 
-# Three stages: each appends a line to calls.txt when it starts. The second waits for a file (so that a test decides
-# when it ends), starts a grandchild that leaves its process group, and resumes from what it left behind.
+# Four stages: each appends a line to calls.txt when it starts. The second waits for a file (so that a test decides
+# when it ends), starts a grandchild that leaves its process group, and resumes from what it left behind. The fourth
+# needs none of the others, and waits for the file too.
 SCRIPT = textwrap.dedent(
     """
     import sys
@@ -53,21 +57,22 @@ SCRIPT = textwrap.dedent(
         shell("two", f"(setsid sleep 300 &) ; sleep 300 & while [ ! -e {out.parent}/go ]; do sleep 0.05; done; "
                      f"cat {out}/one/a.txt > {out}/two/b.txt; kill $!; ", ["b.txt"], ("one",)),
         shell("three", f"cat {out}/two/b.txt > {out}/three/c.txt", ["c.txt"], ("two",)),
+        shell("four", f"while [ ! -e {out.parent}/go ]; do sleep 0.05; done; touch {out}/four/d.txt", ["d.txt"]),
     ]
     def main():
         record = new_run("repro", {"experiment": "a test", "quick": False}, seeds={}, deterministic=True)
-        repeated = execute(out, record, stages, grace=1.0, patience=0.2)
+        repeated = execute(out, record, stages, grace=1.0, patience=0.2, jobs=int(sys.argv[2]))
         print("repeated:", ",".join(s.name for s in stages if s.name in repeated))
     sys.exit(run_main(main))
     """
 )
 
 
-def start(out: Path) -> subprocess.Popen:
+def start(out: Path, jobs: int = 1) -> subprocess.Popen:
     script = out.parent / "driver_script.py"
     script.write_text(SCRIPT)
     return subprocess.Popen(
-        [sys.executable, str(script), str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, str(script), str(out), str(jobs)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -81,9 +86,9 @@ def let_go(out: Path) -> None:
     (out.parent / "go").touch()
 
 
-def ended(out: Path) -> str:
+def ended(out: Path, jobs: int = 1) -> str:
     """Run the driver to its end, which must be a good one; what it says."""
-    driver = start(out)
+    driver = start(out, jobs)
     text, _ = driver.communicate(timeout=30)
     assert driver.returncode == 0, text
     assert nobody_left(out)
@@ -103,12 +108,12 @@ def test_kill_9_in_the_middle_then_it_resumes_and_repeats_nothing(out):
     assert read_json(out / "run.json", Run).status == "running"
     let_go(out)
     text = ended(out)
-    assert calls(out) == ["one", "two", "two", "three"]
+    assert calls(out) == ["one", "two", "two", "three", "four"]
     assert (out / "three" / "c.txt").read_text() == "1\n"
-    assert "repeated: two,three" in text
+    assert "repeated: two,three,four" in text
     record = read_json(out / "run.json", Run)
     assert (record.kind, record.status, len(record.resumptions)) == ("repro", "done", 1)
-    assert [(s.name, s.attempts) for s in stages.read_states(out).values()] == [("one", 1), ("two", 2), ("three", 1)]
+    assert {s.name: s.attempts for s in stages.read_states(out).values()} == {"one": 1, "two": 2, "three": 1, "four": 1}
     before = (out / "stages.json").read_bytes()
     assert "repeated: \n" in ended(out)
     assert ((out / "stages.json").read_bytes(), read_json(out / "run.json", Run)) == (before, record)
@@ -126,13 +131,39 @@ def test_interrupt_ends_every_process_and_exits_130(out, number):
     assert read_json(out / "run.json", Run).status == "interrupted"
 
 
+def two_and_four_work(out: Path) -> bool:
+    return set(calls(out)) == {"one", "two", "four"} and len(processes.marked(processes.mark_of(out))) >= 4
+
+
+def test_kill_9_while_two_stages_work_costs_these_two_alone(out):
+    driver = start(out, jobs=2)
+    wait_for(lambda: two_and_four_work(out))
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: nobody_left(out))
+    let_go(out)
+    assert "repeated: two,three,four" in ended(out, jobs=2)
+    assert Counter(calls(out)) == {"one": 1, "two": 2, "three": 1, "four": 2}
+
+
+def test_an_interrupt_ends_both_stages_that_work(out):
+    driver = start(out, jobs=2)
+    wait_for(lambda: two_and_four_work(out))
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=30)
+    assert driver.returncode == 130
+    assert nobody_left(out)
+    states = {s.name: s.status for s in stages.read_states(out).values()}
+    assert states == {"one": "done", "two": "interrupted", "four": "interrupted"}
+
+
 # stages of this process
 
 
-def run(out: Path, *stages: Stage, shown: io.StringIO | None = None) -> set[str]:
+def run(out: Path, *chain: Stage, shown: io.StringIO | None = None, **how: Any) -> set[str]:
     """The stages that had to run."""
     out.mkdir(exist_ok=True)
-    return StageRunner(out, Display(shown or io.StringIO(), every=0.0), grace=1.0, patience=0.3).run(stages)
+    return StageRunner(out, Display(shown or io.StringIO(), every=0.0), grace=1.0, patience=0.3, **how).run(chain)
 
 
 def shell(out: Path, name: str, text: str, *needs: str, always: bool = False) -> Stage:
@@ -289,3 +320,38 @@ def test_children_get_their_environment_and_progress_is_shown(out):
     assert "train 3/8" in shown.getvalue()
     assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
     assert stages.read_states(out)["train/x"].peak_mib >= 5  # at least a Python
+
+
+# side by side
+
+
+def beside(out: Path, name: str, other: str, *needs: str, cards: int = 0) -> Stage:
+    """A stage that ends well only while the other one has begun within five seconds."""
+    text = f"for i in $(seq 100); do test -e '{out}/{other}/a' && exit 0; sleep 0.05; done; exit 1"
+    return replace(shell(out, name, text, *needs), cards=cards)
+
+
+def test_two_stages_run_side_by_side_and_a_third_after_what_it_needs(out: Path) -> None:
+    chain = [beside(out, "a", "b"), beside(out, "b", "a"), shell(out, "c", f"test -e '{out}/b/a'", "a", "b")]
+    assert run(out, *chain, jobs=2) == {"a", "b", "c"}
+    assert list(stages.read_states(out))[-1] == "c"
+    assert {s.attempts for s in stages.read_states(out).values()} == {1}
+    assert run(out, *chain, jobs=2) == set()
+
+
+def test_a_failure_lets_the_stage_beside_it_end_and_starts_nothing(out: Path) -> None:
+    chain = [shell(out, "a", "exit 3"), shell(out, "b", "sleep 0.5"), shell(out, "c", "")]
+    with pytest.raises(RunFailed, match="the stage a failed"):
+        run(out, *chain, jobs=2)
+    assert {n: s.status for n, s in stages.read_states(out).items()} == {"a": "failed", "b": "done"}
+    assert nobody_left(out)
+
+
+def test_no_card_is_given_twice_and_a_free_one_waits_for_no_stage(out: Path) -> None:
+    """Three stages of one card, on two cards: the third gets the card of the first that ends."""
+    log, go = out / "log", out.parent / "go"
+    note = f"echo $CUDA_VISIBLE_DEVICES >> '{log}'"
+    waits = f"{note}; while [ ! -e '{go}' ]; do sleep 0.05; done"
+    chain = [shell(out, "a", waits), shell(out, "b", note), shell(out, "c", f"{note}; touch '{go}'")]
+    run(out, *(replace(s, cards=1) for s in chain), jobs=3, cards=("3", "GPU-7"))
+    assert sorted(log.read_text().split()) == ["3", "GPU-7", "GPU-7"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from driving import asked, environment, nvidia_smi
@@ -107,3 +108,29 @@ def test_an_unknown_time_does_not_hide_the_disk() -> None:
     assert [checks.cost_text(known).split(", ")[-1], checks.cost_text(known, unknown).split(", ")[-1]] == [
         "disk 2.0 GiB", "disk 2.5 GiB"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "hardware", "asked_jobs", "jobs", "cards"),
+    [
+        (("stapo/qwen3-1.7b", "grpo/qwen3-1.7b"), "1gpu", 0, 8, 8),  # seq counts from 1
+        (("stapo/qwen3-1.7b",), "1gpu", 3, 3, 8),
+        (("stapo/qwen3-1.7b",), "8gpu", 0, 1, 0),
+        (("stapo/qwen3-1.7b",), "8gpu", 4, 1, 0),
+        (("stapo/mini",), "cpu-2nodes", 0, 1, 0),
+        (("stapo/mini", "justrl/mini"), "cpu", 5, 5, 0),
+    ],
+)
+def test_stages_at_a_time_have_cards_each_and_a_cluster_has_one_stage(
+    machine: Path, cells: tuple[str, ...], hardware: str, asked_jobs: int, jobs: int, cards: int
+) -> None:
+    found = checks.sharing(asked(*cells, hardware=hardware, jobs=asked_jobs))
+    assert found[:2] == (jobs, [str(i + 1) for i in range(cards)])
+
+
+def test_stages_at_a_time_are_as_many_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+    r = asked(*(f"{m}/mini" for m in ("grpo", "entropy20", "justrl", "stapo")))
+    for cores, gib, jobs in ((2, 20, 2), (8, 7, 2), (8, 2, 1), (1, 20, 1), (16, 100, 4)):
+        monkeypatch.setattr(checks, "usable_cores", lambda n=cores: n)
+        monkeypatch.setattr(checks.psutil, "virtual_memory", lambda n=gib: SimpleNamespace(available=n * 2**30))
+        assert checks.sharing(r)[0] == jobs

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from stapo_repro import labels
-from stapo_repro.run.request import QUICK_METHODS, CellRequest, DryRun, Model, programs, seeds_of
+from stapo_repro.run.request import QUICK_METHODS, CellRequest, DryRun, Jobs, Model, programs, seeds_of
 from stapo_results.errors import BadInput, meant
 from studies.testbed import plan
 from studies.testbed.evidence import BENCHMARK
@@ -18,7 +18,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9._-]*")
 def request(
     quick: bool = False, worlds: str | None = None, arms: str | None = None, seeds: str | None = None,
     steps: int | None = None, pilot: bool = False, long: bool = False, costly: bool = False, method: str | None = None,
-    out: Path | None = None, dry_run: DryRun = False,
+    out: Path | None = None, dry_run: DryRun = False, jobs: Jobs = 0,
 ) -> CellRequest:  # fmt: skip
     """Worlds in which the worth of every rare token is known: five arms a world, the sweeps over q and tau_p in one.
 
@@ -82,7 +82,7 @@ def request(
     overlay = _sha256(Path(method)) if method and label != method else ""
     same, out = {"part": part, "standing": label, "standing_sha256": overlay}, out or Path("runs") / folder
     return CellRequest("testbed", tuple(models), count, quick, out, same, programs(), dry_run, user_method=label,
-                   model_by_model=True, pages=False)  # fmt: skip
+                       model_by_model=True, pages=False, jobs=jobs)  # fmt: skip
 
 
 def _own_arm(method: str) -> plan.Arm:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -65,8 +66,16 @@ def run(r: CellRequest) -> float | None:
         return None
     # a stage has to end in order: a training step of the largest model and its checkpoint
     grace = 30.0 if r.on_cpu else 1800.0
-    execute(r.out, checks.new_record(r), stages, grace)
+    expected = {name: 3600 * c.hours for name, c in costs.items() if c.hours is not None}
+    jobs, cards, _ = checks.sharing(r)
+    execute(r.out, checks.new_record(r), stages, grace, jobs=jobs, cards=cards, expected=expected)
     return time.monotonic() - began
+
+
+def script(r: CellRequest, folder: str) -> str:
+    """The commands of all stages as a shell script that writes below `folder`."""
+    words = ([Path(s.command[0]).name, *s.command[1:]] for s in make_stages(r))
+    return "\n".join(shlex.join(w).replace(f"{r.out}", folder) for w in words) + "\n"
 
 
 def make_stages(r: CellRequest) -> list[Stage]:
@@ -80,18 +89,19 @@ def make_stages(r: CellRequest) -> list[Stage]:
         place = {m.name: i for i, m in enumerate(r.models)}
         made.sort(key=lambda s: place[s.name.partition("/")[2]])
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
+    records = [s.name for s in (*trainings, *evaluations)]
     if r.pages:
-        made += [_page(r, what, what, "--records", *folders) for what in ("tables", "figures")]
+        made += [_page(r, what, records, what, "--records", *folders) for what in ("tables", "figures")]
     if r.experiment == "miniature":
         stapo = [m.name for m in r.trained if m.method == "stapo"]
-        made += [_page(r, f"tokens/{name}", "tokens", f"{r.out / 'train' / name}") for name in stapo]
+        made += [_page(r, f"tokens/{name}", [f"train/{name}"], "tokens", f"{r.out / 'train' / name}") for name in stapo]
     return [*inputs, *made]
 
 
-def _page(r: CellRequest, name: str, *words: str) -> Stage:
+def _page(r: CellRequest, name: str, needs: Sequence[str], *words: str) -> Stage:
     """A page of records: it takes seconds, so it is made at every call."""
     folder = r.out / name
-    return Stage(name, (r.programs[2], *words, "--out", f"{folder}"), folder, (folder,), always=True)
+    return Stage(name, (r.programs[2], *words, "--out", f"{folder}"), folder, (folder,), tuple(needs), always=True)
 
 
 def _of_run(
@@ -103,7 +113,8 @@ def _of_run(
     """
     online = {} if r.on_cpu else {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "0")}
     there = tuple(folder / f for f in (*([] if name == "benchmarks" else ["run.json"]), *outputs))
-    return Stage(name, tuple(command), folder, there, tuple(needs), online)
+    cards = 0 if r.on_cpu or name in ("benchmarks", "data") else MACHINES[r.hardware].gpus
+    return Stage(name, tuple(command), folder, there, tuple(needs), online, cards=cards)
 
 
 def _base(r: CellRequest, world: str) -> Path:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from stapo_repro.paper import checkout
 from stapo_repro.read import APART
 from stapo_repro.run import cost
@@ -21,7 +23,7 @@ from stapo_repro.run.stages import Stage, finished
 from stapo_results import runs, throughput
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
-from stapo_results.provenance import new_run, nvidia_smi
+from stapo_results.provenance import new_run, nvidia_smi, usable_cores
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.terminal import duration
 
@@ -67,6 +69,7 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
     done = checks.attempt("finished stages", finished, r.out, stages) or set()
     left = [s for s in stages if s.name not in done and not s.always]
     disk = sum(max(0.0, costs[s.name].disk - _bytes(s.folder) / GIB) for s in left if s.name in costs)
+    checks.attempt("stages at a time", _sharing, r)
     checks.attempt("disk", check_disk, r.out, disk, "" if r.on_cpu else "--keep-checkpoints 1, or ")
     train, evaluate, _ = r.programs
     if r.user_method:  # the training wing alone knows the names of methods; seeds and worlds are one question
@@ -82,6 +85,28 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
     if not r.ray_address:  # a cluster's are counted by the wings, when they join it
         checks.attempt("GPUs", check_gpus, r.hardware)
     return checks
+
+
+def sharing(r: CellRequest) -> tuple[int, list[str], str]:
+    """(stages at a time, GPUs that they share, why). Without GPUs to share each stage sees all."""
+    if not r.on_cpu:
+        wants, cards = MACHINES[r.hardware].gpus, [] if r.ray_address else visible_cards()
+        most = max(1, len(cards) // wants)
+        jobs = min(r.jobs or most, most)
+        why = "the Ray cluster is one stage's" if r.ray_address else f"{len(cards)} GPUs, {wants} a stage"
+        return jobs, cards if jobs > 1 else [], why
+    if r.jobs:
+        return r.jobs, [], "--jobs"
+    if r.hardware != "cpu":
+        return 1, [], "the Ray cluster is one stage's"
+    free, cores = psutil.virtual_memory().available / GIB, usable_cores()
+    why = f"{cores} cores, {free:.0f} GiB free at {cost.TRAINING_GIB:g} a training"
+    return max(1, min(cores, int(free / cost.TRAINING_GIB), len(r.trained))), [], why
+
+
+def _sharing(r: CellRequest) -> str:
+    jobs, cards, why = sharing(r)
+    return f"{jobs} ({why})" + (f"; shared GPUs: {', '.join(cards)}" if cards else "")
 
 
 def _bytes(folder: Path) -> int:
@@ -129,11 +154,15 @@ def check_prompt(evaluate: str) -> str:
     return _asked((evaluate, "judge"), "the judge's published prompt is not at hand", cure)
 
 
+def visible_cards() -> list[str]:
+    """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them; without it by index."""
+    found, chosen = nvidia_smi("index").split(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if chosen is None else [c.strip() for c in chosen.split(",") if c.strip()][: len(found)]
+
+
 def check_gpus(hardware: str) -> str:
-    """Counts the GPUs that CUDA_VISIBLE_DEVICES leaves. Raises: BadInput for fewer than the hardware has."""
-    found, chosen = len(nvidia_smi("index").split()), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        found = min(found, len([c for c in chosen.split(",") if c.strip()]))
+    """Counts the GPUs that this process sees. Raises: BadInput for fewer than the hardware has."""
+    found = len(visible_cards())
     if found < (needed := MACHINES[hardware].gpus):
         raise BadInput(f"this machine has too few GPUs for --hardware {hardware}", found=f"{found} GPUs",
                        expected=f"{needed}", next_step="--dry-run says what it takes; on machines that have them the "

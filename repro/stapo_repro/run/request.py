@@ -23,6 +23,10 @@ DryRun = Annotated[
     bool, tyro.conf.arg(help="Print each stage with its command, hours and disk; make every check; start nothing.")
 ]
 
+Jobs = Annotated[
+    int, tyro.conf.arg(help="Stages at a time. Default: as many as cores and memory, or the GPUs, bear (--dry-run).")
+]
+
 QUICK_STEPS, PAPER_QUICK_STEPS = 4, 2  # of the miniature, and of the paper's cells
 QUICK_METHODS = ("justrl", "stapo")
 HARDWARE = ("cpu", "cpu-2nodes")
@@ -77,7 +81,7 @@ class CellRequest:
         model_by_model: a model is trained, exported and evaluated before the next: what is there can be read.
         pages: whether tables and figures are stages.
         data_dir and below: see `stapo-repro run --help`; keep_checkpoints 0: the training's own number. judge: on a CPU
-            "base" is the base model, which shows that the path works.
+            "base" is the base model, which shows that the path works. jobs: stages at a time; 0: `checks.sharing`.
     """
 
     experiment: str
@@ -98,11 +102,14 @@ class CellRequest:
     source: str = ""
     judge: str = "none"
     keep_checkpoints: int = 0
+    jobs: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.resolve())
         if self.steps < 1:
             raise BadInput("--steps must be at least 1", found=f"--steps {self.steps}", next_step="--steps 1")
+        if self.jobs < 0:
+            raise BadInput("--jobs must be at least 1", found=f"--jobs {self.jobs}", next_step="--jobs 1")
 
     @property
     def on_cpu(self) -> bool:
@@ -123,7 +130,7 @@ def run(
     seeds: Seeds = None, steps: int | None = None, data_dir: Path | None = None, out: Path | None = None,
     hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None, ray_address: str = "",
     source: str = "", judge: str | None = None, keep_checkpoints: int | None = None, rebuild_base: bool = False,
-    train_env: Path | None = None, eval_env: Path | None = None,
+    train_env: Path | None = None, eval_env: Path | None = None, jobs: Jobs = 0,
 ) -> CellRequest:  # fmt: skip
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
@@ -178,7 +185,7 @@ def run(
         methods = sorted(dict(named), key=[*labels.METHOD_LABELS, *dict(named)].index)  # one order, however named
         return cpu_run(
             out, methods, quick=quick, seeds=numbers, steps=steps, hardware=machine, rebuild_base=rebuild_base,
-            dry_run=dry_run,
+            dry_run=dry_run, jobs=jobs,
         )  # fmt: skip
     if keep_checkpoints is not None and keep_checkpoints < 1:
         raise BadInput(
@@ -199,12 +206,14 @@ def run(
     models = tuple(Model(*of, validation_every=every) for of in trained)
     if steps is None:
         steps = PAPER_QUICK_STEPS if quick else setting("steps")
-    return CellRequest(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
+    return CellRequest(
+        experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, jobs=jobs, **values
+    )
 
 
 def cpu_run(
     out: Path, methods: Sequence[str], *, quick: bool = False, seeds: tuple[int, ...] | None = None,
-    steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False,
+    steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False, jobs: int = 0,
 ) -> CellRequest:  # fmt: skip
     """The miniature with these methods; None takes the default."""
     numbers = seeds or (0,)
@@ -214,7 +223,18 @@ def cpu_run(
     models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in methods))
     count = steps if steps is not None else QUICK_STEPS if quick else STEPS
     return CellRequest(
-        "miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base, judge="base"
+        "miniature",
+        models,
+        count,
+        quick,
+        out,
+        same,
+        programs(),
+        dry_run,
+        hardware,
+        rebuild_base,
+        judge="base",
+        jobs=jobs,
     )
 
 

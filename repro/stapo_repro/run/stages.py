@@ -1,4 +1,4 @@
-"""Stages: run a list of commands in order, once each, and resumes after any kind of death.
+"""Stages: commands that are run in order or side by side, once each, and resumed after any kind of death.
 
 The run folder of a stage says whether it is done (run.json), or the file that its command writes last. stages.json
 has the command and the times of each stage. A stage that is not done is run: its wing resumes, finds it finished, or
@@ -13,7 +13,9 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Literal
 
@@ -51,6 +53,7 @@ class Stage:
         needs: names of the stages whose outputs it reads.
         environment: variables that go before those of `CHILD_ENVIRONMENT`.
         always: it takes seconds and is made at every call.
+        cards: GPUs that it wants of those that the run shares out.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Stage:
     needs: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     always: bool = False
+    cards: int = 0
 
     @property
     def kind(self) -> str:
@@ -90,6 +94,9 @@ class StageState(BaseModel, extra="forbid", frozen=True):
     code: str
     command: tuple[str, ...] = ()
     status: Literal["running", "done", "failed", "interrupted"] = "done"
+
+
+_NEVER = StageState(name="", attempts=1, code="", status="interrupted")
 
 
 class Stages(Record):
@@ -148,14 +155,67 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     return found
 
 
-class StageRunner:
-    """Runs stages below one output folder, whose lock the caller holds; grace and patience as `execute`."""
+class Work:
+    """A stage that is running: its process with all that this started, its log, and where it says its progress.
 
-    def __init__(self, out: Path, display: Display, grace: float, patience: float):
-        self.out, self.display, self.grace, self.patience = out, display, grace, patience
+    Attributes:
+        state: what is on record of it: the attempts before this one, too.
+        cards: GPUs that it has.
+    """
+
+    def __init__(self, stage: Stage, state: StageState, title: str, out: Path, mark: str, cards: Sequence[str]):
+        logs = out / "logs" / stage.name.replace("/", "-")
+        self.log, self.report = logs.with_name(f"{logs.name}.log"), logs.with_name(f"{logs.name}.progress.json")
+        self.report.unlink(missing_ok=True)
+        self.stage, self.state, self.title, self.cards = stage, state, title, cards
+        self.started, self.peak, self.family = time.monotonic(), state.peak_mib, processes.Family(mark)
+        given = {"CUDA_VISIBLE_DEVICES": ",".join(cards)} if cards else {}
+        environment = {**CHILD_ENVIRONMENT, **stage.environment, **given, terminal.PROGRESS: str(self.report.resolve())}
+        self.child = processes.start(stage.command, self.log, mark, environment)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def line(self) -> str:
+        told = terminal.read_progress(self.report)
+        done = f", {told['stage']} {told['done']}/{told['total']}" if told else ""
+        return f"{self.title}, {duration(self.seconds)}{done}"
+
+    def running(self) -> bool:
+        self.peak = max(self.peak, self.family.resident() >> 20)
+        return self.child.poll() is None
+
+    def ended(self, patience: float) -> tuple[str, list[str]]:
+        """(what is wrong with its end, in words; the names of processes that outlived it and were ended)"""
+        left: list[str] = []
+        if not self.family.wait_gone(patience):  # daemons that its end did not end
+            left = self.family.names()
+            self.family.end()
+        return f"exit code {self.child.returncode}" if self.child.returncode else self.stage.missing(), left
+
+    def failure(self, wrong: str) -> RunFailed:
+        anew = "" if self.child.returncode else f"{shlex.join(['rm', '-r', f'{self.stage.folder}'])} makes it anew; "
+        return RunFailed(
+            f"the stage {self.stage.name} failed",
+            found=wrong,
+            next_step=f"read {self.log}; {anew}then run the same command again: finished stages are kept. The stage "
+            f"alone:\n            {shlex.join(self.stage.command)}",
+        )
+
+
+class StageRunner:
+    """Runs stages below one output folder, whose lock the caller holds; its other parameters are those of `execute`."""
+
+    def __init__(
+        self, out: Path, display: Display, grace: float, patience: float, jobs: int = 1,
+        cards: Sequence[str] = (), expected: Mapping[str, float] | None = None,
+    ):  # fmt: skip
+        self.out, self.display, self.grace, self.patience, self.jobs = out, display, grace, patience, jobs
         self.mark = processes.new_mark(out)
         self.code = "+".join(filter(None, code_version()))
         self.states = read_states(out)
+        self.free, self.cards, self.expected = list(cards), len(cards), expected or {}
 
     def run(self, stages: Sequence[Stage]) -> set[str]:
         """Run what is not finished, in order; returns the names of what had to run. Raises as `execute`."""
@@ -163,89 +223,126 @@ class StageRunner:
         if orphans := before.names():
             self.display.say(f"ending what a killed run left behind: {', '.join(orphans)}")
             before.end()
+        order = {s.name: i for i, s in enumerate(stages)}
+        sorter = TopologicalSorter({s.name: [n for n in s.needs if n in order] for s in stages})
+        sorter.prepare()
+        ready, failure, working = list[str](), None, list[Work]()
         with processes.watched(self.mark):
-            for i, s in enumerate(stages, 1):
-                title = f"{s.name} ({i}/{len(stages)})"
-                if s.name in kept:
-                    self.display.say(f"kept        {title}, finished before", "dim")
-                else:
-                    self._execute(s, title, (i - 1) / len(stages))
-        return {s.name for s in stages} - kept
+            try:
+                while sorter.is_active():
+                    ready = sorted([*ready, *sorter.get_ready()], key=order.__getitem__)
+                    if there := [n for n in ready if n in kept]:
+                        for name in there:
+                            self.display.say(f"kept        {self._title(name, order)}, finished before", "dim")
+                        ready = [n for n in ready if n not in kept]
+                        sorter.done(*there)
+                        continue
+                    for s in [stages[order[n]] for n in ready if failure is None]:
+                        if len(working) < self.jobs and self._wants(s) <= len(self.free):
+                            working.append(self._begin(s, self._title(s.name, order)))
+                            ready.remove(s.name)
+                    if not working:
+                        break
+                    for w in [w for w in working if not w.running()]:
+                        wrong = self._end(w)
+                        working.remove(w)
+                        if not wrong:
+                            sorter.done(w.stage.name)
+                        failure = failure or (w.failure(wrong) if wrong else None)
+                    self._show(working, stages, kept)
+            finally:  # also after Ctrl-C and a defect of our own: nothing may be left running
+                self._interrupt(working)
+        if failure is not None:
+            raise failure
+        return order.keys() - kept
 
-    def _record(self, state: StageState, **values: object) -> None:
+    def _wants(self, stage: Stage) -> int:
+        """GPUs of those that are shared."""
+        return min(stage.cards, self.cards)
+
+    def _title(self, name: str, order: Mapping[str, int]) -> str:
+        return f"{name} ({order[name] + 1}/{len(order)})"
+
+    def _show(self, working: Sequence[Work], stages: Sequence[Stage], kept: set[str]) -> None:
+        """A line a running stage, and the time that is left; then wait a little."""
+        done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
+        spent = {w.stage.name: w.seconds for w in working}
+        left = sum(max(0.0, self.expected.get(s.name, 0.0) - spent.get(s.name, 0.0)) for s in stages if s not in done)
+
+        def lines() -> str:
+            more = f"about {duration(left / min(self.jobs, max(1, len(working))))} left" if left else ""
+            return "\n".join(filter(None, [*(w.line() for w in working), more]))
+
+        if working:
+            self.display.show(lines, len(done) / len(stages))
+            time.sleep(POLL_SECONDS if min(spent.values()) > POLL_SECONDS else 0.1)
+
+    def _record(self, state: StageState, **values: object) -> StageState:
         """Write stages.json with these values of a stage, which is the last of it."""
         self.states.pop(state.name, None)
         self.states[state.name] = state.model_copy(update=values)
         store.write_json(self.out / FILE, Stages(stages=list(self.states.values())))
+        return self.states[state.name]
 
-    def _execute(self, stage: Stage, title: str, share: float) -> None:
-        logs = self.out / "logs" / stage.name.replace("/", "-")
-        log, report = logs.with_name(f"{logs.name}.log"), logs.with_name(f"{logs.name}.progress.json")
-        report.unlink(missing_ok=True)
+    def _begin(self, stage: Stage, title: str) -> Work:
         command, state, resumes = portable(stage.command, self.out), self.states.get(stage.name), False
         if state is not None and state.command == command and stage.folder.exists():
             resumes = state.status != "done"  # else an input ended later: its wing looks whether that changed
         else:
             state = StageState(name=stage.name, command=command, code=self.code, attempts=1)
-        self._record(state, status="running", attempts=state.attempts + resumes, code=self.code)
+        state = self._record(state, status="running", attempts=state.attempts + resumes, code=self.code)
         self.display.say(f"{'resume' if resumes else 'start':<11} {title}")
-        started, peak, family = time.monotonic(), state.peak_mib, processes.Family(self.mark)
+        wants = self._wants(stage)
+        cards, self.free = self.free[:wants], self.free[wants:]
+        return Work(stage, state, title, self.out, f"{self.mark}-{stage.name}.", cards)
 
-        def line() -> str:
-            said = terminal.read_progress(report)
-            done = f", {said['stage']} {said['done']}/{said['total']}" if said else ""
-            return f"{title}, {duration(time.monotonic() - started)}{done}"
+    def _end(self, work: Work) -> str:
+        """Record how a stage ended; what is wrong, in words."""
+        wrong, left = work.ended(self.patience)
+        note = f"; outlived it and were ended: {', '.join(left)}" if left else ""
+        self._close(work, "failed" if wrong else "done", note)
+        if wrong:
+            tail = work.log.read_text(errors="replace").splitlines()[-_TAIL:]
+            self.display.say("\n".join([f"--- last {len(tail)} lines of {work.log}", *(f"  {x[:400]}" for x in tail)]))
+        return wrong
 
-        environment = {**CHILD_ENVIRONMENT, **stage.environment, terminal.PROGRESS: str(report.resolve())}
-        child, result, left, found, anew = None, "interrupted", [], "", ""
-        try:
-            child = processes.start(stage.command, log, self.mark, environment)
-            while child.poll() is None:
-                peak = max(peak, family.resident() >> 20)
-                self.display.show(line, share)
-                time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
-            if not family.wait_gone(self.patience):  # daemons that its end did not end
-                left = family.names()
-                family.end()
-            found = f"exit code {child.returncode}"
-            if not child.returncode:
-                found, anew = stage.missing(), f"{shlex.join(['rm', '-r', f'{stage.folder}'])} makes it anew; "
-            result = "failed" if found else "done"
-        finally:  # also after Ctrl-C and a defect of our own: nothing may be left running
-            if result == "interrupted":
-                family.end(child, self.grace)
-            seconds = time.monotonic() - started
-            self._record(self.states[stage.name], status=result, seconds=round(state.seconds + seconds, 2),
-                         peak_mib=peak)  # fmt: skip
-            note = f"; outlived it and were ended: {', '.join(left)}" if left else ""
-            self.display.say(f"{result:<11} {title}, {duration(seconds)}{note}", "" if result == "done" else "bold red")
-        if found:
-            tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
-            self.display.say("\n".join([f"--- last {len(tail)} lines of {log}", *(f"  {x[:400]}" for x in tail)]))
-            raise RunFailed(
-                f"the stage {stage.name} failed",
-                found=found,
-                next_step=f"read {log}; {anew}then run the same command again: finished stages are kept. The stage "
-                f"alone:\n            {shlex.join(stage.command)}",
-            )
+    def _close(self, work: Work, result: str, note: str = "") -> None:
+        self.free += work.cards
+        seconds = round(work.state.seconds + work.seconds, 2)
+        self._record(work.state, status=result, seconds=seconds, peak_mib=work.peak)
+        style = "" if result == "done" else "bold red"
+        self.display.say(f"{result:<11} {work.title}, {duration(work.seconds)}{note}", style)
+
+    def _interrupt(self, working: Sequence[Work]) -> None:
+        """End what is running, all at the same time."""
+        with ThreadPoolExecutor(max(1, len(working))) as pool:
+            list(pool.map(lambda w: w.family.end(w.child, self.grace), working))
+        for w in working:
+            self._close(w, "interrupted")
 
 
-def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0, patience: float = 5.0) -> set[str]:
+def execute(
+    out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0, patience: float = 5.0, jobs: int = 1,
+    cards: Sequence[str] = (), expected: Mapping[str, float] | None = None,
+) -> set[str]:  # fmt: skip
     """Run the stages of one folder as its only writer; returns the names of those that had to run.
 
     Args:
         record: of the run, as `provenance.new_run` makes it.
         grace: seconds a child has between TERM and KILL.
         patience: seconds that daemons have after their stage ended.
+        jobs: stages at a time, of those whose inputs are there.
+        cards: GPUs to share among stages that want some; without any each stage sees all.
+        expected: seconds of stages, where they are known.
 
     Raises:
         BadInput: another driver works in this folder, or it holds another run or what another command made.
-        RunFailed: a stage failed; the rest was not started.
+        RunFailed: a stage failed; those beside it ended, and the rest was not started.
         KeyboardInterrupt: after everything that was started is gone.
     """
     with interrupt_once(), runs.opened(out, record) as folder:
         with folder.working(), Display(sys.stdout) as display:
-            made = StageRunner(out, display, grace, patience).run(stages)
+            made = StageRunner(out, display, grace, patience, jobs, cards, expected).run(stages)
         if folder.finished and made <= {s.name for s in stages if s.always}:
             folder.restore()
         return made
