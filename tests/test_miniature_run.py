@@ -23,13 +23,10 @@ SAME = ["base/model/model.safetensors", "base/data/train.parquet", "base/benchma
         "eval/*/summary.json", "eval/*/cells/*.json", "tables/*", "figures/*", "tokens/*/*.svg"]  # fmt: skip
 
 
-def command(out: Path) -> list[str]:
-    return [str(SCRIPT), "run", "miniature", "--quick", "--out", str(out)]
-
-
-def start(out: Path, log: Path) -> subprocess.Popen:
+def start(out: Path, log: Path, jobs: int) -> subprocess.Popen:
+    command = [str(SCRIPT), "run", "miniature", "--quick", "--out", str(out), "--jobs", f"{jobs}"]
     with open(log, "a") as f:
-        return subprocess.Popen(command(out), stdout=f, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def family(marker: str) -> list[psutil.Process]:
@@ -52,15 +49,16 @@ def contents(out: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole")
-    process = start(root / "out", root / "log")
+    process = start(root / "out", root / "log", jobs=2)
     assert process.wait(timeout=1200) == 0, (root / "log").read_text()[-3000:]
     return root / "out"
 
 
 def test_killed_in_every_stage_it_goes_on_and_ends_in_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+    """One stage at a time, where `whole` had two."""
     out, log = tmp_path / "out", tmp_path / "log"
     for stage in STAGES:
-        process = start(out, log)
+        process = start(out, log, jobs=1)
         deadline = time.monotonic() + 600
         while not re.search(rf"^(start|resume) +{re.escape(stage)} ", log.read_text(), re.M):
             assert process.poll() is None, log.read_text()[-3000:]
@@ -73,7 +71,7 @@ def test_killed_in_every_stage_it_goes_on_and_ends_in_the_same_bytes(whole: Path
             except psutil.NoSuchProcess:
                 continue
         process.wait()
-    process = start(out, log)
+    process = start(out, log, jobs=1)
     assert process.wait(timeout=1200) == 0, log.read_text()[-3000:]
     text = log.read_text()
     for stage in STAGES[:-1]:
@@ -88,7 +86,7 @@ def test_killed_in_every_stage_it_goes_on_and_ends_in_the_same_bytes(whole: Path
 def test_ctrl_c_in_training_leaves_no_process_and_says_how_to_go_on(tmp_path: Path, whole: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     out.mkdir()
-    process = start(out, log)
+    process = start(out, log, jobs=2)
     while not re.search(r"^start +train/justrl-s0 ", log.read_text(), re.M):
         assert process.poll() is None, log.read_text()[-3000:]
         time.sleep(0.1)
