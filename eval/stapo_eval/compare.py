@@ -18,7 +18,7 @@ from stapo_results.errors import BadInput, meant, short_hashes
 from stapo_results.schema import CellRecord, Run
 from stapo_results.statistics import Paired, holm, paired, paired_average
 
-# what is warned of where it differs; capitals for what moves a score by itself
+# two runs that differ in these are warned of; in capitals what changes a score by itself
 _WARNED = {
     "SAMPLES A PROBLEM": lambda r: r.n,
     "GRADERS": lambda r: r.grader,

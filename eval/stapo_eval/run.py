@@ -41,7 +41,7 @@ from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample
 
 _JUDGE = ("judge", "revision judge")  # how differences begin that are the judge's
-_SAVE_SECONDS = 30.0  # of time spent, that a kill may take off the record
+_SAVE_SECONDS = 30.0  # between two records of the time spent: a kill loses at most so much
 
 
 def run(options: RunOptions) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def check_replaced(path: str | os.PathLike, flag: str, kind: str) -> None:
 def nearest(path: str | os.PathLike) -> Path:
     """The absolute path itself, or what exists nearest above it."""
     whole = Path(path).absolute()
-    # Path.exists raises where this user may not look
+    # Path.exists raises PermissionError below a folder that this user may not read
     return next(p for p in (whole, *whole.parents) if os.path.exists(p))
 
 

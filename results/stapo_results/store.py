@@ -179,7 +179,7 @@ def read(path: str | os.PathLike, model: type[M], *, live: bool = False) -> Iter
         RecordError: with file and line, for no file, a broken line, a foreign schema version or a half-written end.
     """
     path = Path(path)
-    if not os.path.exists(path):  # of a path, it raises where this user may not look
+    if not os.path.exists(path):  # Path.exists raises below a folder that this user may not read
         if live:
             return
         raise RecordError(f"{path}: no such file", next_step="check the path")

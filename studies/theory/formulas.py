@@ -1,7 +1,7 @@
 """The paper's formulas about one token, as pure functions in float64 whose small numbers keep their digits.
 
-Compared at p -> 1 too, where 1 - p taken as a difference has lost everything: here the most probable token is set apart
-and the rest is summed by itself.
+Near p = 1 the difference 1 - p cancels to nothing. So 1 - p is the sum of the other tokens' probabilities, without the
+most probable token.
 
 Every squared norm is |w|^2 times a factor that the distribution alone decides; the functions give the factor. What the
 paper assumes without saying so: J is one token's clipped surrogate, without KL term and without the normaliser (a

@@ -116,7 +116,10 @@ class EndpointEngine(Engine):
                 if (await self._probe(a)).logprob_sum is None:
                     self.sends.discard("logprobs")
                 return self.options.max_model_len or contexts[self.model] or _UNLIMITED
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as e:  # who knows no option names it
+            except (
+                openai.BadRequestError,
+                openai.UnprocessableEntityError,
+            ) as e:  # a server names the option that it does not know
                 if "max_completion_tokens" in str(e) and a.limit == "max_tokens":
                     a.limit = "max_completion_tokens"
                 elif option := next((x for x in sorted(self.sends) if x in str(e)), None):
@@ -189,7 +192,7 @@ class EndpointEngine(Engine):
                 return await self._chat(a, request, left)
 
     async def _end(self, request: Request) -> Finished:
-        """How a request ended: asked at one address after the other, as long as it is they that fail.
+        """How a request ended: asked at one address after the other, while the fault is the address's, not the request's.
 
         Raises:
             BadInput: the key or the model is refused now. RunFailed: no address has answered for `patience` seconds.
@@ -215,7 +218,7 @@ class EndpointEngine(Engine):
                 said = self._said(e) if status or str(e) else f"no answer within {self.options.timeout:g} s"
                 if status in (400, 413, 422):
                     return failed(request, said)
-                if time.monotonic() < a.rests_until:  # another request has found it silent
+                if time.monotonic() < a.rests_until:  # another request had no answer from it
                     continue
                 a.last = said
                 if status == 429 or not await self._answers(a):

@@ -76,7 +76,7 @@ def _silent(done: int, total: int) -> None:
     """Tells nobody of the progress."""
 
 
-_LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
+_LEAST_MEMORY_MIB = 8  # beyond a worker's imports; with less no algebra fits
 _MOST_WORKERS = 1024
 
 
@@ -168,7 +168,7 @@ def _text_of(item: Item) -> str | None:
 
 
 class _Grader:
-    """One grading process, its pipe, and the item in its hands."""
+    """One grading process, its pipe, and the item that it grades."""
 
     def __init__(self, limits: Limits):
         # not a fork of this process: it may have threads, and a model in memory

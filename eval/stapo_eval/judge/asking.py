@@ -1,4 +1,4 @@
-"""Asking the judge, each distinct question once, each reply on record as it comes; what its word does to a score."""
+"""Asking the judge, each distinct question once, each reply on record as it comes; how a reply changes a score."""
 
 from __future__ import annotations
 

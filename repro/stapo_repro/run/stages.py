@@ -350,9 +350,9 @@ def execute(
 
 @contextlib.contextmanager
 def interrupt_once(*said: str) -> Iterator[None]:
-    """Ctrl-C, TERM and HUP (not under nohup) end the run in order; a second one does not disturb the ending.
+    """Ctrl-C, TERM and HUP (not under nohup) end the run in order; a second one changes nothing.
 
-    said: what the command says of it, where it is not the usual.
+    said: what the command prints in the place of its usual advice.
     """
 
     def first(*_: object) -> None:

@@ -143,8 +143,8 @@ def _tests(found: Sequence[Difference], families: Mapping[str, int]) -> list[str
     which = "; ".join(f"{m}: {', '.join(map(str, s))}" for m, s in several.items())
     notes = [
         "In percentage points, paired by problem: the 95 % t interval, the two-sided p of a sign-flip permutation "
-        f"test, and that p by Holm over its family ({sizes}). It speaks about these two models, not about another "
-        "training."
+        f"test, and that p by Holm over its family ({sizes}). It compares these two checkpoints, not their "
+        "methods trained anew."
     ]
     if several:
         notes.append(f"Paired by training seed too ({which}): interval and p are the t test's over problems and seeds.")

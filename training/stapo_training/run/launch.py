@@ -42,8 +42,8 @@ _MAY_DIFFER = (
     "trainer.val_before_train",  # a run that has begun does not validate at step 0
     *("run.cpu_dtype", "run.cpu_threads"),  # what follows from them may not
 )
-"""What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
-many checkpoints are made and kept, how data and weights travel."""
+"""Keys whose values change no result, so that a resumed run may have others: alarms, loggers, preflight, the machine's
+cores, how many checkpoints are made and kept, how data and weights travel."""
 
 
 def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = False) -> int:
@@ -252,7 +252,7 @@ def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFol
     config = {**config, "actor_rollout_ref": a}
     steps, before = new["run"]["steps"], config["run"]["steps"]
     logged, saved = (max((x.step for x in found), default=0) for found in (folder.steps, folder.whole_checkpoints()))
-    # a step that was the last one is not made again: as a step in between it may have no validation
+    # a last step that was not saved would be made again, now perhaps without the validation that it had as the last
     grows = steps > before and _any_length(new) and (logged < before or saved >= before)
     shrinks = logged <= steps <= saved < before  # back from a length that was asked for and not begun
     return with_steps(config, steps) if grows or shrinks else config

@@ -506,7 +506,7 @@ def this_node(environment: Mapping[str, str] = os.environ) -> Node:
     cards = {r[0]: r for r in rows if len(r) == 4 and r[2].isdigit() and r[3].isdigit()}  # others: shared or broken
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     names = list(cards) if chosen is None else [name.strip() for name in chosen.split(",")]
-    if names and names[0].startswith(("GPU-", "MIG-")):  # the index names no UUID: the list counts at its length
+    if names and names[0].startswith(("GPU-", "MIG-")):  # nvidia-smi numbers its cards: UUIDs can only be counted
         names = list(cards)[: len(names)]
     used = [cards[name] for name in takewhile(cards.__contains__, names)]
     busy = [f"GPU {r[0]}: {int(r[3]) / 1024:.1f} GiB" for r in used if int(r[3]) / 1024 > _BUSY_GIB]
@@ -627,7 +627,7 @@ def check_cores(config: Any, nodes: Sequence[Node]) -> str | None:
     needed, told, address = run_slots(config, len(nodes) or 1), ray.get("num_cpus"), ray.get("address")
     asked = int(config.trainer.nnodes) if address else 1  # without one there is no other node to ask
     slots = [n.cpus if told is None else int(told) for n in nodes]
-    on_any = -(-units // (len(nodes) or 1))  # a node without ranks has its storage units
+    on_any = -(-units // (len(nodes) or 1))  # storage units are spread over all nodes, those without ranks too
     each = f"{needed} slots: 3 for each of {ranks} rank(s), {on_any} storage unit(s), a controller"
     if sum(s >= needed for s in slots) < asked or min(slots, default=0) < on_any:
         start = f"ray start ... --num-cpus={needed} on each node with ranks, {on_any} on another: a slot is a number"

@@ -131,7 +131,7 @@ def check_loggers(names: str | Sequence[str], environment: Mapping[str, str] = o
     wait for a password, when the GPUs have started."""
     chosen = [names] if isinstance(names, str) else list(names)
     for name in chosen:
-        known, package = name in _LOGGERS, _LOGGERS.get(name)  # no unknown name is advised to pip
+        known, package = name in _LOGGERS, _LOGGERS.get(name)  # pip is suggested for known packages only
         if not known or (package and importlib.util.find_spec(package) is None):
             what = f"trainer.logger={name}: its package is missing" if known else f"trainer.logger={name} is unknown"
             cure = f"python -m pip install {package}" if known else "trainer.logger=[console,tensorboard]"

@@ -1,6 +1,6 @@
 """Ends a run whose cluster loses a node: what waits for a process of that node would wait for ever.
 
-Ray tells a caller that an actor died; veRL's trainer asks a queue instead, which nobody fills any more.
+Ray tells a caller that an actor died; veRL's trainer waits for a queue that only the dead actor filled.
 """
 
 from __future__ import annotations

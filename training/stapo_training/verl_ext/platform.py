@@ -35,7 +35,7 @@ def fix_arithmetic(threads: int) -> None:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """What a call for an accelerator does on a CPU."""
+    """In the place of an accelerator's function, on a CPU."""
 
 
 class _CpuModule(types.ModuleType):

@@ -121,7 +121,7 @@ class StapoTrainer(PPOTrainerSync):
         self._step_began, self._saved_at = time.perf_counter(), time.monotonic()
 
     def _remember(self) -> None:
-        """The alarms' memory of earlier attempts."""
+        """Show the alarms the steps of earlier attempts."""
         times = self.folder.times()
         for done in self.folder.steps:
             if 0 < done.step <= self._resumed_at:
