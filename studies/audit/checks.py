@@ -131,7 +131,7 @@ def row_counts(table: PaperTable) -> list[tuple[str, int, int, int]]:
 
 
 def answers(table: PaperTable) -> dict[str, int]:
-    """rows x samples of each benchmark, with the row count that most of its cells fit; the first of those that fit as many."""
+    """rows x samples of each benchmark, with the row count that most of its cells fit, of equals the first."""
     tried = row_counts(table)
     return {b: max((t for t in tried if t[0] == b), key=lambda t: t[3])[2] for b in PAPER_BENCHMARKS}
 

@@ -119,7 +119,7 @@ class EndpointEngine(Engine):
             except (
                 openai.BadRequestError,
                 openai.UnprocessableEntityError,
-            ) as e:  # a server names the option that it does not know
+            ) as e:  # naming the option
                 if "max_completion_tokens" in str(e) and a.limit == "max_tokens":
                     a.limit = "max_completion_tokens"
                 elif option := next((x for x in sorted(self.sends) if x in str(e)), None):
@@ -192,7 +192,7 @@ class EndpointEngine(Engine):
                 return await self._chat(a, request, left)
 
     async def _end(self, request: Request) -> Finished:
-        """How a request ended: asked at one address after the other, while the fault is the address's, not the request's.
+        """How a request ended: asked at one address after the other, while the fault is the address's.
 
         Raises:
             BadInput: the key or the model is refused now. RunFailed: no address has answered for `patience` seconds.

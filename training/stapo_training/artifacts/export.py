@@ -88,9 +88,7 @@ def merged(shards: Sequence[dict[str, torch.Tensor]], name: str) -> torch.Tensor
     if not isinstance(first, DTensor):
         return first
     mesh = first.device_mesh.mesh
-    ranks = mesh.reshape(-1, mesh.shape[-1])[
-        0
-    ].tolist()  # the ranks of one replica: only the mesh's last dimension is sharded
+    ranks = mesh.reshape(-1, mesh.shape[-1])[0].tolist()  # of one replica: only the last dimension is sharded
     placement, parts = first.placements[-1], [cast("DTensor", shards[r][name])._local_tensor for r in ranks]
     whole = torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
     if whole.shape != first.shape:
