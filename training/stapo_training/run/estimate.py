@@ -178,7 +178,7 @@ def _width(dtype: str) -> int:
 
 
 def step(config: Any, shape: Shape, validation: int) -> throughput.Step:
-    """What `stapo_results.throughput` estimates on GPUs, of this configuration; `validation`: samples of a validation."""
+    """What `stapo_results.throughput` estimates on GPUs of this configuration; `validation`: its samples."""
     a, prompts = config.actor_rollout_ref, int(config.data.train_batch_size)
     lengths, selector = throughput.lengths_of(int(config.data.max_response_length)), selector_from(a.selector)
     return throughput.Step(
