@@ -23,6 +23,7 @@ from stapo_repro.table.build import build
 from stapo_repro.tokens.log import load
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
+from stapo_results.statistics import Number
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
@@ -164,7 +165,7 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "10", "00", "--"])
     found = compare.forest_lines(of(tmp_path)[MINI], "t1.0")
     value, printed = found["mini-add", "base"]
-    assert isinstance(value, style.ShownValue)
+    assert isinstance(value, Number)
     assert (value.mean, value.low, printed) == (25.0, pytest.approx(25 - 45.9346, abs=1e-3), None)
     why = [found["mini-add", m][0] for m in ("grpo", "justrl", "entropy20")]
     assert why == ["other problems", "samples missing", "not run"]

@@ -76,7 +76,7 @@ def test_a_share_without_spread_has_the_bound_of_its_clusters(tmp_path):
     assert full.mean == full.high == 1.0
     assert full.low == pytest.approx(0.025 ** (1 / 3))  # 0.2924
     one = compared(masks.tokens_of(read(tmp_path / "one", tokens[:1])))[0][FULL]["precision"]
-    assert (one.mean, one.low, one.high) == (1.0, None, None)
+    assert (one.mean, one.has_interval) == (1.0, False)
 
 
 def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):

@@ -9,8 +9,8 @@ import token_logs as logs
 import torch
 
 from stapo_repro.tokens.log import load
-from stapo_repro.tokens.masks import Number
 from stapo_repro.tokens.numbers import mismatch as measured
+from stapo_results.statistics import Number
 from stapo_training.verl_ext.token_log_part import largest
 
 
@@ -41,7 +41,7 @@ def test_overlaps_by_hand(tmp_path: Path) -> None:
     assert (m["correct"].low, m["correct"].high) == (0.5, 1.0)
     # entropies 1 2 3 4 against mismatches 4 1 3 2: 1 - 6 (9 + 1 + 0 + 4) / (4 x 15); all are equally probable
     assert m["entropy"].mean == pytest.approx(-0.4)
-    assert m["probability"].mean is None
+    assert not m["probability"].known
     assert (m["median"].mean, m["largest"].mean) == (pytest.approx(0.25), pytest.approx(0.4))
 
 

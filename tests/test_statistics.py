@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stapo_results.errors import BadInput
 from stapo_results.resampling import bootstrap, resampled_sums, sign_flip_p
 from stapo_results.statistics import (
-    Estimate,
+    Number,
     average,
     clustered,
     crossed,
@@ -65,8 +65,8 @@ def test_copies_of_samples_do_not_shrink_the_interval(scores):
     assert thrice.high == pytest.approx(once.high, abs=1e-12)
 
 
-def estimate(mean: float, se: float, low: float, high: float, missing: int = 0) -> Estimate:
-    return Estimate(mean=mean, se=se, low=low, high=high, problems=11, samples=8, missing=missing)
+def estimate(mean: float, se: float, low: float, high: float, missing: int = 0) -> Number:
+    return Number(mean=mean, se=se, low=low, high=high, problems=11, samples=8, missing=missing)
 
 
 def test_average_by_hand():

@@ -51,11 +51,11 @@ def test_quadrants_by_hand(tmp_path: Path):
         FREQUENT,
     ]
     none, frequent, kept, silenced = numbers.quadrants(load(logs.write(tmp_path, rows)))
-    assert (none.tokens, none.share, none.norm.mean) == (0, 0, None)
+    assert (none.tokens, none.share, none.norm.known) == (0, 0, False)
     assert (frequent.tokens, frequent.share) == (1, 1 / 6)
     assert (kept.rare, kept.below, kept.tokens) == (True, False, 2)
     assert kept.norm.mean == pytest.approx(0.6)  # one of the two is clipped
-    assert kept.norm.low is kept.norm.high is None  # one mini-batch
+    assert not kept.norm.has_interval  # one mini-batch
     # mini-batch 1: sum 3.6 of 2 tokens; mini-batch 2: 1.2 of 1. Mean 1.6; residuals 0.4 and -0.4;
     # se = sqrt(2 / 1 x 0.32) / 3 = 0.26667; t(1 degree of freedom) = 12.7062
     assert silenced.tokens == 3

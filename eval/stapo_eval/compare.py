@@ -16,7 +16,7 @@ from stapo_eval.show import intervals, p_value, percent, print_table
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, meant, short_hashes
 from stapo_results.schema import CellRecord, Run
-from stapo_results.statistics import Paired, holm, paired, paired_average
+from stapo_results.statistics import Number, holm, paired, paired_average
 
 # two runs that differ in these are warned of; in capitals what changes a score by itself
 _WARNED = {
@@ -194,7 +194,7 @@ def compare(pairs: Sequence[Pair]) -> dict[str, Any]:
     return {"columns": columns, "average": average, "warnings": warnings(pairs)}
 
 
-def _difference(d: Paired, strata: list[list[float]]) -> dict[str, float | int | None]:
+def _difference(d: Number, strata: list[list[float]]) -> dict[str, float | int | None]:
     tested = {"problems": d.problems, "standard_error": rounded(d.se), "p": rounded(d.sign_flip)}
     return tested | difference_fields(d, strata)
 

@@ -158,7 +158,7 @@ def rounded(x: float) -> float | None:
     return None if math.isnan(x) else round(x, 8)
 
 
-def estimate_fields(estimate: statistics.Estimate, strata: Sequence[ArrayLike]) -> dict[str, float | None]:
+def estimate_fields(estimate: statistics.Number, strata: Sequence[ArrayLike]) -> dict[str, float | None]:
     """A mean with its standard error and both intervals.
 
     Where all problems have one score every resample is the same, and the bootstrap has no interval to give.
@@ -175,7 +175,7 @@ def estimate_fields(estimate: statistics.Estimate, strata: Sequence[ArrayLike]) 
     }
 
 
-def difference_fields(d: statistics.Paired, strata: Sequence[ArrayLike]) -> dict[str, float | None]:
+def difference_fields(d: statistics.Number, strata: Sequence[ArrayLike]) -> dict[str, float | None]:
     """A paired difference and both intervals; where no problem differs they would claim certainty and are null.
 
     Args:

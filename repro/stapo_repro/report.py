@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from itertools import islice, zip_longest
@@ -37,7 +37,7 @@ from stapo_repro.tokens.log import LoggedRun, marked
 from stapo_repro.tokens.tables import MISMATCH, mismatch_cells, small_percent
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
-from stapo_results.statistics import parse_verdicts, problem_means
+from stapo_results.statistics import Number, parse_verdicts, problem_means
 from stapo_results.store import read, read_json, write_atomic
 
 Key = tuple[str, str, int]  # cell, problem, sample
@@ -210,6 +210,12 @@ def _responses(folders: Sequence[Path], cells: Sequence[Loaded], most: int) -> R
     return out
 
 
+def _fields(n: Number) -> dict[str, float | str | None]:
+    """What a file of numbers holds of one; null for what is not defined."""
+    ends = {name: None if math.isnan(x) else x for name, x in (("mean", n.mean), ("low", n.low), ("high", n.high))}
+    return {**ends, "part": n.part, "whole": n.whole, "over": n.over}
+
+
 def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]:
     """The files by name, the same bytes each time, and what the command prints.
 
@@ -230,9 +236,9 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         "facts": run.header.model_dump(mode="json"),
         "comparison": compared,
         "threshold": dict(zip(("low", "median", "high"), spread, strict=True)) if spread else None,
-        "taxonomy": [asdict(q) for q in quadrants],
+        "taxonomy": [{**vars(q), "norm": _fields(q.norm)} for q in quadrants],
         "silenced": counts,
-        "mismatch": disagreement and {name: asdict(number) for name, number in disagreement.items()},
+        "mismatch": disagreement and {name: _fields(number) for name, number in disagreement.items()},
         "ranked": {
             part: {"tokens": sum(w.values()), "counts": dict(list(w.items())[:_MOST_WORDS])}
             for part, w in numbers.words(run).items()

@@ -27,7 +27,7 @@ from stapo_results.errors import RecordError
 from stapo_results.resampling import bootstrap
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import (
-    Estimate,
+    Number,
     clustered,
     crossed,
     holm,
@@ -65,7 +65,7 @@ class Score:
         by_seed: training seed -> problem id -> mean of its samples, over evaluation seeds; empty for an average.
     """
 
-    estimate: Estimate
+    estimate: Number
     se_problems: float
     se_seeds: float
     se_sampling: float
@@ -146,7 +146,7 @@ def score(cells: Sequence[Loaded]) -> Score:
     )
 
 
-def _over_seeds(matrices: Sequence[NDArray[np.float64]], pooled: Estimate) -> tuple[Estimate, float, float]:
+def _over_seeds(matrices: Sequence[NDArray[np.float64]], pooled: Number) -> tuple[Number, float, float]:
     """(estimate, SE over problems, SE over seeds) of matrices (Q, S); with one seed `pooled` itself, and NaN where a
     problem has no sample."""
     if matrices[0].shape[1] == 1:

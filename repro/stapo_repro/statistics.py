@@ -16,7 +16,7 @@ from scipy.special import nctdtr, ndtri, stdtr, stdtrit
 from scipy.stats import rankdata
 
 from stapo_results.resampling import LEVEL, uniform_indices
-from stapo_results.statistics import Interval
+from stapo_results.statistics import Number
 
 POWER = 0.8
 ALPHA = 0.05
@@ -103,7 +103,7 @@ def runs_for_equivalence(margin: float, sd: float, alpha: float = ALPHA) -> int 
     return next(filter(enough, range(2, MOST_RUNS + 1)), None)
 
 
-def tost_p(found: Interval, margin: float) -> float:
+def tost_p(found: Number, margin: float) -> float:
     """p of "the true mean lies outside +- margin": the larger p of two one-sided t tests (Schuirmann 1987).
 
     Below alpha exactly where the 1 - 2 alpha interval lies within the margin. NaN without a standard error; where that

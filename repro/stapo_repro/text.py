@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
 
+from stapo_results.statistics import Number
+
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 # C0 and C1 controls, line and paragraph separators, and what steers the direction of text or has no width; a response
 # with them would not show what a grader read
@@ -47,6 +49,14 @@ def signed(value: float | None, digits: int = 2) -> str:
     """The printed number with its sign; zero has none."""
     text = shown(value, digits)
     return f"+{text}" if value is not None and Decimal(text) > 0 else text
+
+
+def number_shown(n: Number, digits: int, factor: float = 1, unit: str = "", sign: bool = False) -> str:
+    """Such as "34.2 % (29.1 to 39.5)": each value times `factor`, the mean with its sign and its unit."""
+    if not n.known:
+        return "n/a"
+    ends = f" ({shown(factor * n.low, digits)} to {shown(factor * n.high, digits)})" if n.has_interval else ""
+    return f"{(signed if sign else shown)(factor * n.mean, digits)}{unit}{ends}"
 
 
 def p_shown(p: float | None) -> str:

@@ -124,17 +124,41 @@ def sampling_se(scores_QN: ArrayLike) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A mean, its standard error, the ends of its 95 % interval, and the degrees of freedom behind them.
+class Number:
+    """A number and the ends of its 95 % interval. NaN: not defined, or nothing varies. What a number has not is empty.
 
-    `df` is NaN where the standard error is 0 or NaN, and inf where the variance is known.
+    Attributes:
+        se: standard error. df: degrees of freedom; NaN where `se` is 0 or NaN, inf where the variance is known.
+        sign_flip: two-sided p of the sign-flip permutation test of "no difference", of a paired difference.
+        problems: Q. samples: N, that each problem should have. missing: of the Q x N; the mean is of the others.
+        se_problems: standard error over problems, of their means over training seeds. se_seeds: over seeds, of their
+            means over problems. seeds: the mean of each seed, in the columns' order.
+        part, whole: the sums of which a share is made, such as tokens. over: what was drawn anew for its interval.
     """
 
-    mean: float
-    se: float = math.nan
+    mean: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    se: float = math.nan
     df: float = math.nan
+    sign_flip: float = math.nan
+    problems: int = 0
+    samples: int = 0
+    missing: int = 0
+    se_problems: float = math.nan
+    se_seeds: float = math.nan
+    seeds: tuple[float, ...] = ()
+    part: float = 0.0
+    whole: float = 0.0
+    over: str = ""
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.mean)
+
+    @property
+    def has_interval(self) -> bool:
+        return not math.isnan(self.low)
 
     @property
     def p(self) -> float:
@@ -143,46 +167,10 @@ class Interval:
             return 1.0 if self.mean == 0 else 0.0
         return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
 
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate(Interval):
-    """avg@N of Q problems, its standard error clustered by problem.
-
-    Attributes:
-        problems: Q.
-        samples: N, the samples that each problem should have.
-        missing: how many of the Q x N samples are absent; the mean is over those present.
-    """
-
-    problems: int
-    samples: int
-    missing: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paired(Interval):
-    """Difference of two models on the same problems (first minus second).
-
-    `sign_flip` is the two-sided p of the sign-flip permutation test of "no difference".
-    """
-
-    sign_flip: float = math.nan
-    problems: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crossed(Interval):
-    """A mean over problems and training seeds with an interval for both choices.
-
-    Attributes:
-        se_problems: standard error over problems, of their means over seeds.
-        se_seeds: standard error over seeds, of their means over problems.
-        seeds: the mean of each seed, in the columns' order.
-    """
-
-    se_problems: float
-    se_seeds: float
-    seeds: tuple[float, ...]
+    def times(self, factor: float) -> Number:
+        """In another unit: mean, interval and seeds."""
+        ends = {"low": factor * self.low, "high": factor * self.high}
+        return replace(self, mean=factor * self.mean, **ends, seeds=tuple(factor * x for x in self.seeds))
 
 
 def mean_variance(values: ArrayLike) -> tuple[float, float]:
@@ -193,20 +181,20 @@ def mean_variance(values: ArrayLike) -> tuple[float, float]:
     return mean, math.fsum((array - mean) ** 2) / (n * (n - 1)) if n > 1 else math.nan
 
 
-def interval(mean: float, parts: Sequence[tuple[float, float]]) -> Interval:
+def interval(mean: float, parts: Sequence[tuple[float, float]]) -> Number:
     """The interval of a mean whose variance is a sum of independent parts, each (variance, degrees of freedom)."""
     total = math.fsum(v for v, _ in parts)
     if math.isnan(total) or math.isnan(mean):
-        return Interval(mean=mean)
+        return Number(mean=mean)
     if total == 0:
-        return Interval(mean=mean, se=0.0, low=mean, high=mean)
+        return Number(mean=mean, se=0.0, low=mean, high=mean)
     squares = math.fsum((v / total) ** 2 / df for v, df in parts if v)
     df = 1 / squares if squares else math.inf
     half = float(stdtrit(df, 0.5 + LEVEL / 2)) * math.sqrt(total)
-    return Interval(mean=mean, se=math.sqrt(total), low=mean - half, high=mean + half, df=df)
+    return Number(mean=mean, se=math.sqrt(total), low=mean - half, high=mean + half, df=df)
 
 
-def clustered(scores_QN: ArrayLike) -> Estimate:
+def clustered(scores_QN: ArrayLike) -> Number:
     """avg@N with its standard error clustered by problem and a t interval with Q - 1 degrees of freedom.
 
     The interval is cut at 0 and 1. Where every problem is all wrong (or all right) the standard error is 0, and a
@@ -230,11 +218,11 @@ def clustered(scores_QN: ArrayLike) -> Estimate:
         low, high = 0.0, bound
     elif np.all(means == 1):
         low, high = 1 - bound, 1.0
-    found, missing = replace(found, low=low, high=high), int(np.isnan(scores).sum())
-    return Estimate(**vars(found), problems=n, samples=scores.shape[1], missing=missing)
+    missing = int(np.isnan(scores).sum())
+    return replace(found, low=low, high=high, problems=n, samples=scores.shape[1], missing=missing)
 
 
-def average(estimates: Sequence[Estimate]) -> Estimate:
+def average(estimates: Sequence[Number]) -> Number:
     """Unweighted mean over benchmarks.
 
     NaN in any part makes the whole NaN: an average over what happens to be there is not comparable. A part without a
@@ -252,15 +240,17 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
         high = min(1.0, mean + math.hypot(half, *((e.high - e.mean) / k for e in flat)))
     elif k == 1:
         low, high = estimates[0].low, estimates[0].high
-    return Estimate(
-        **vars(replace(found, low=low, high=high)),
+    return replace(
+        found,
+        low=low,
+        high=high,
         problems=sum(e.problems for e in estimates),
         samples=max(e.samples for e in estimates),
         missing=sum(e.missing for e in estimates),
     )
 
 
-def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired:
+def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Number:
     """Difference of two models problem by problem.
 
     Args:
@@ -280,7 +270,7 @@ def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired:
     return paired_average([[first[k] - second[k] for k in sorted(first)]])
 
 
-def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -> Paired:
+def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -> Number:
     """Unweighted mean over benchmarks of paired differences.
 
     The sign-flip test flips problems, each weighted so that every benchmark counts alike.
@@ -294,10 +284,10 @@ def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -
     mean = math.fsum(m for m, _ in parts) / k
     found = interval(mean, [(v / k**2, d.size - 1) for (_, v), d in zip(parts, arrays, strict=True)])
     flips = sign_flip_p(np.concatenate([d / (d.size * k) for d in arrays]), resamples=resamples)
-    return Paired(**vars(found), sign_flip=flips, problems=sum(d.size for d in arrays))
+    return replace(found, sign_flip=flips, problems=sum(d.size for d in arrays))
 
 
-def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Crossed:
+def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Number:
     """Mean over benchmarks, problems and seeds; its interval holds the variance of problems and of seeds.
 
     Every seed's model answers the same problems, so two choices could have come out otherwise: which problems, and
@@ -330,15 +320,17 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Crossed:
         low, high = exact.low, exact.high
     elif fractions:
         low, high = np.clip([low, high], 0.0, 1.0).tolist()
-    return Crossed(
-        **vars(replace(found, low=low, high=high)),
+    return replace(
+        found,
+        low=low,
+        high=high,
         se_problems=math.sqrt(math.fsum(v for v, _ in problems)),
         se_seeds=math.sqrt(between),
         seeds=tuple(by_seed),
     )
 
 
-def over_seeds(values_S: Sequence[float]) -> Crossed:
+def over_seeds(values_S: Sequence[float]) -> Number:
     """Mean of one number a training run (an entropy, a share) with the t interval over seeds; no problems enter.
 
     Raises:
@@ -349,7 +341,7 @@ def over_seeds(values_S: Sequence[float]) -> Crossed:
         raise BadInput("each seed needs one finite number", found=list(values_S), expected="(S,)")
     mean, variance = mean_variance(values)
     found = interval(mean, [(variance, len(values) - 1)])
-    return Crossed(**vars(found), se_problems=0.0, se_seeds=math.sqrt(variance), seeds=tuple(values.tolist()))
+    return replace(found, se_problems=0.0, se_seeds=math.sqrt(variance), seeds=tuple(values.tolist()))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

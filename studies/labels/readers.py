@@ -14,11 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from stapo_repro.text import grid
+from stapo_repro.text import grid, number_shown
 from stapo_repro.tokens.log import in_text
-from stapo_repro.tokens.masks import FULL, HIGH, NAMES, S2T, Number, Sums, interval
+from stapo_repro.tokens.masks import FULL, HIGH, NAMES, S2T, Sums, interval
 from stapo_results import store
 from stapo_results.schema import Record
+from stapo_results.statistics import Number
 
 Label = Literal["harmful", "neutral", "useful"]
 LABELS: tuple[Label, ...] = get_args(Label)
@@ -107,7 +108,7 @@ def section(file: Path) -> list[str]:
     (equal, kappa, rows), both = score(record.tokens), [t.labels for t in record.tokens]
     drawn = [f"{record.drawn['drawn'][part]} of {record.drawn['there'][part]:,} that S2T {what}"
              for part, what in (("silenced", "silences"), ("kept", "keeps"))]  # fmt: skip
-    texts = [[name, *(x.text(1, 100, sign=not x.whole) for x in row)] for name, row in rows.items()]
+    texts = [[name, *(number_shown(x, 1, 100, sign=not x.whole) for x in row)] for name, row in rows.items()]
     kinds = [[t for t in record.tokens if t.labels == (x, x) and bool(t.masks[S2T]) == silenced][:_EACH]
              for x in LABELS for silenced in (True, False)]  # fmt: skip
     apart = [t for t in record.tokens if t.labels[0] != t.labels[1]][: 2 * _EACH]
@@ -116,7 +117,8 @@ def section(file: Path) -> list[str]:
              for t in chain(*kinds, apart)]  # fmt: skip
     return [
         f"Drawn: {' and '.join(drawn)}.", "",
-        f"{len(both)} tokens, read twice: {equal.text(1, 100)} % equal, Cohen's kappa {kappa.text(2)}.", "",
+        f"{len(both)} tokens, read twice: {number_shown(equal, 1, 100)} % equal, "
+        f"Cohen's kappa {number_shown(kappa, 2)}.", "",
         *grid(("Tokens that the mask silences", *(f"{x} (%)" for x in LABELS)), texts), "",
         *grid(("First reader, down; second, across", *LABELS),
               [[a, *(str(both.count((a, b))) for b in LABELS)] for a in LABELS]), "",

@@ -12,13 +12,14 @@ from stapo_repro.figures import tokens
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.labels import size_label
 from stapo_repro.paper import checkout
-from stapo_repro.text import escape, grid, model_text, percent, shown
+from stapo_repro.text import escape, grid, model_text, number_shown, percent, shown
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
-from stapo_repro.tokens.masks import Number, Sums
+from stapo_repro.tokens.masks import Sums
 from stapo_repro.tokens.tables import small_percent
 from stapo_results import generated, store, token_log
 from stapo_results.schema import Run
+from stapo_results.statistics import Number
 from studies import command
 
 WORDS = {"digits, $ and x": (r"\d+|\$+|x", "silenced"), "Let, This, So and Wait": ("Let|This|So|Wait", "kept")}
@@ -29,7 +30,7 @@ _NOT_RUN = "Not run: no record of a probe of a real model."
 
 def verdict(difference: Number) -> str:
     """Of a difference that the paper says is above 0, by its 95 % interval."""
-    if difference.low is None or difference.high is None or difference.low <= 0 <= difference.high:
+    if not difference.has_interval or difference.low <= 0 <= difference.high:
         return "undecided"
     return "holds" if difference.low > 0 else "does not hold"
 
@@ -54,11 +55,11 @@ def statements(run: LoggedRun) -> list[list[str]]:
     said = f"{region:,} of {every:,} tokens, {small_percent(region / every)}"
     few = "holds" if region < 1e-4 * every else "does not hold"
     out = [["Below 0.01 % of the tokens are silenced", "Figure 6", said, few]]
-    norms = [q.norm.mean or 0.0 for q in four]
+    norms = [q.norm.mean if q.norm.known else 0.0 for q in four]
     high, low, rare_high, rare_low = (shown(x, 3) for x in norms)
     more = sums.difference(("norm silenced", "silenced"), ("norm kept", "kept"))
     said = f"{rare_low} against {rare_high}; of frequent tokens {high} and {low}; "
-    said += f"rare ones, low minus high entropy {more.text(3, sign=True)}"
+    said += f"rare ones, low minus high entropy {number_shown(more, 3, sign=True)}"
     largest = verdict(more) if norms[3] > max(norms[:2]) else "does not hold"
     out.append(["Rare tokens of low entropy have the largest gradient norm", "Figure 2c", said, largest])
     order = "holds" if norms[0] < norms[1] else "does not hold"
@@ -72,7 +73,9 @@ def statements(run: LoggedRun) -> list[list[str]]:
     for name, (_, where) in WORDS.items():
         of, other = (where, "kept") if where == "silenced" else (where, "silenced")
         d = sums.difference((f"{name} {of}", of), (f"{name} {other}", other))
-        shares = [f"{sums.share(f'{name} {part}', part).text(1, 100, ' %')} of the {part}" for part in (of, other)]
+        shares = [
+            f"{number_shown(sums.share(f'{name} {part}', part), 1, 100, ' %')} of the {part}" for part in (of, other)
+        ]
         out.append([f"{name} are among the {where}", "Figure 10", f"{shares[0]}, {shares[1]}", verdict(d)])
     return [[escape(text) for text in line] for line in out]
 

@@ -21,7 +21,7 @@ from stapo_repro.text import rounded
 from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
-from stapo_results.statistics import Crossed, crossed, over_seeds, parse_verdicts, pass_at_k
+from stapo_results.statistics import Number, crossed, over_seeds, parse_verdicts, pass_at_k
 from studies.testbed import counts
 from studies.testbed.plan import VALIDATION_EVERY, world_of
 
@@ -85,7 +85,7 @@ class Quantity:
     sd: float | None = None
     seeds: dict[str, float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
-    raw: Crossed | None = field(default=None, repr=False, compare=False)
+    raw: Number | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -261,12 +261,12 @@ def quantity(
     return Quantity(status, mean, low, high, se, rounded(c.df), rounded(p), sd, by_seed, missing, c)
 
 
-def p_value(c: Crossed) -> float:
+def p_value(c: Number) -> float:
     """The t test's p of "the mean is 0"; where no seed differs from another, which a t test takes for certainty, that
     of the sign-flip test: 2^(1 - seeds)."""
     return 2.0 ** (1 - len(c.seeds)) if no_spread(c) and c.mean != 0 else c.p
 
 
-def no_spread(c: Crossed) -> bool:
+def no_spread(c: Number) -> bool:
     """Whether the seeds differ by rounding at most."""
     return c.se <= 1e-12 * max(1.0, abs(c.mean))

@@ -12,8 +12,9 @@ from matplotlib.patches import Patch
 from stapo_repro import labels
 from stapo_repro.figures import style
 from stapo_repro.figures.curves import Panel, curve, line, panel
-from stapo_repro.figures.style import GREY, MethodStyle, ShownValue, Sketch
+from stapo_repro.figures.style import GREY, MethodStyle, Sketch
 from stapo_repro.text import signed
+from stapo_results.statistics import Number
 from studies.testbed.claims import Claim, Judged, Verdict, judging
 from studies.testbed.evidence import MEASURES, run_values
 from studies.testbed.plan import COSTLY, COSTLY_ARMS, LONG_ARMS, WORLDS, method_and_rate, rate_text
@@ -205,4 +206,5 @@ def _draw(axes: Axes, j: Judged, y: float) -> None:
         style.number(axes, c.reference, y, "not run", 9, color=GREY)
         return
     how, hollow = _LOOKS[j.verdict_holm]
-    style.mark(axes, ShownValue(q.mean, q.low, q.high), y, how, f"claim-{c.number}", hollow=hollow)
+    low, high = (math.nan if x is None else x for x in (q.low, q.high))
+    style.mark(axes, Number(mean=q.mean, low=low, high=high), y, how, f"claim-{c.number}", hollow=hollow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,10 +13,10 @@ from matplotlib.ticker import MaxNLocator
 from stapo_repro import labels
 from stapo_repro.figures import style
 from stapo_repro.figures.groups import Group
-from stapo_repro.figures.style import GREY, SMALL, ShownValue, Sketch
+from stapo_repro.figures.style import GREY, SMALL, Sketch
 from stapo_repro.paper import TAU_P, Q, variant, with_values
 from stapo_results.schema import SETTINGS, StepMetrics
-from stapo_results.statistics import over_seeds
+from stapo_results.statistics import Number, over_seeds
 
 _OURS = "stapo"
 _PITCH = 0.155  # inches a line of the forest
@@ -29,7 +30,7 @@ _ENDS = {0.0: "justrl", 1.0: "justrl-fullmask"}
 _HOLLOW = "t0.7"
 _KEYS = {"tau_p": "probability threshold τₚ", "q": "q, share of the candidates silenced"}
 
-Lines = dict[tuple[str, str], tuple[ShownValue | str, float | None]]
+Lines = dict[tuple[str, str], tuple[Number | str, float | None]]
 """(benchmark, the other method) -> STAPO minus that method, and the paper's printed difference where it has one."""
 
 
@@ -88,9 +89,7 @@ def _forest_finding(both: Sequence[Lines]) -> str:
     for base, whom in ((True, "the base model"), (False, "other methods")):
         values = [v for found in both for (name, other), (v, _) in found.items()
                   if name != labels.AVERAGE and (other == labels.BASE) == base]  # fmt: skip
-        ends = [
-            (v.low, v.high) for v in values if isinstance(v, ShownValue) and v.low is not None and v.high is not None
-        ]
+        ends = [(v.low, v.high) for v in values if isinstance(v, Number) and v.has_interval]
         above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
         texts += [f"minus {whom}: {above} of {len(ends)} above 0, {below} below"] if ends else []
     return f"STAPO {'; '.join(texts)} (benchmarks, unadjusted)" if texts else ""
@@ -100,7 +99,7 @@ def _draw_forest(axes: Axes, found: Lines, places: dict[tuple[str, str], int]) -
     axes.axvline(0, color="black", linewidth=0.8)
     for (benchmark, other), (value, printed) in found.items():
         y = places[benchmark, other]
-        if isinstance(value, ShownValue):
+        if isinstance(value, Number):
             style.mark(axes, value, y, style.method_style(other), f"difference-{benchmark}-{other}")
         else:
             axes.text(0.99, y, value, transform=axes.get_yaxis_transform(), ha="right", va="center", size=SMALL,
@@ -133,7 +132,7 @@ def stability(steps: Sequence[StepMetrics]) -> float | None:
     return math.exp(-math.sqrt(math.fsum(math.log(h / level) ** 2 for h in late) / len(late)))
 
 
-def spots(g: Group, benchmarks: Sequence[str], setting: str) -> dict[str, tuple[tuple[float, ...], ShownValue]]:
+def spots(g: Group, benchmarks: Sequence[str], setting: str) -> dict[str, tuple[tuple[float, ...], Number]]:
     """Method -> (stability of each seed, accuracy in percent), of the methods with a finished training that logged its
     entropy and all of the benchmarks evaluated."""
     out = {}
@@ -169,7 +168,7 @@ def pareto(g: Group, benchmarks: Sequence[str] = ()) -> Sketch | None:
     return g.sketch("pareto", "Accuracy against entropy stability", figure, caption, missing, evaluated=True)
 
 
-def _draw_spots(axes: Axes, found: dict[str, tuple[tuple[float, ...], ShownValue]]) -> None:
+def _draw_spots(axes: Axes, found: dict[str, tuple[tuple[float, ...], Number]]) -> None:
     if not found:
         style.nothing(axes, "not recorded")
         return
@@ -204,7 +203,7 @@ def further(key: str) -> tuple[str, ...]:
     return tuple(m for m in dict.fromkeys(every) if m not in labels.METHODS)
 
 
-def late_entropy(g: Group, method: str) -> ShownValue | None:
+def late_entropy(g: Group, method: str) -> Number | None:
     """Policy entropy in nats over the last quarter of the steps, mean and interval over the finished trainings."""
     found = []
     for run in g.runs:
@@ -214,8 +213,8 @@ def late_entropy(g: Group, method: str) -> ShownValue | None:
             found.append(math.fsum(values) / len(values))
     if not found:
         return None
-    c = over_seeds(found)
-    return ShownValue(c.mean, *((None, None) if math.isnan(c.low) else (max(0.0, c.low), c.high)), c.seeds)
+    number = over_seeds(found)
+    return replace(number, low=max(0.0, number.low)) if number.has_interval else number
 
 
 def sensitivity(g: Group) -> Sketch | None:

@@ -14,10 +14,11 @@ from functools import cached_property
 from matplotlib.figure import Figure
 
 from stapo_repro import labels
-from stapo_repro.figures.style import ShownValue, Sketch
+from stapo_repro.figures.style import Sketch
 from stapo_repro.paper import PaperTable, variant
 from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
+from stapo_results.statistics import Number
 
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
 
@@ -69,21 +70,22 @@ class Group:
         """The same records, of which figures show these methods."""
         return replace(self, methods=methods)
 
-    def accuracy(self, method: str, benchmarks: Sequence[str], setting: str) -> ShownValue | None:
+    def accuracy(self, method: str, benchmarks: Sequence[str], setting: str) -> Number | None:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
         found = average([self.scores.get((self.size, method, b, setting)) for b in benchmarks])
         if isinstance(found, str):
             return None
-        e = found.estimate
-        ends = (None, None) if math.isnan(e.low) else (100 * e.low, 100 * e.high)
-        return ShownValue(100 * e.mean, *ends, tuple(100 * x for x in found.seeds.values()))
+        return replace(found.estimate, seeds=tuple(found.seeds.values())).times(100)
 
-    def difference(self, first: str, second: str, benchmarks: Sequence[str], setting: str) -> ShownValue | str:
+    def difference(self, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Number | str:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none: "not run", "other
         problems" or "samples missing"."""
         one, other = ([self.scores.get((self.size, m, b, setting)) for b in benchmarks] for m in (first, second))
         d = difference(one, other, (first, second, "", setting), flips=_NO_TEST)
-        return d.status if d.points is None else ShownValue(d.points, d.low, d.high)
+        if d.points is None:
+            return d.status
+        low, high = (math.nan if x is None else x for x in (d.low, d.high))
+        return Number(mean=d.points, low=low, high=high)
 
     def sketch(
         self, kind: str, title: str, figure: Figure, caption: str, missing: Sequence[str] = (), *,

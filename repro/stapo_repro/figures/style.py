@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from stapo_repro import labels
 from stapo_results.methods import methods
 from stapo_results.schema import SETTINGS
+from stapo_results.statistics import Number
 
 WIDTH = 7.0  # inches: the text width of a page with one column
 GREY, FAINT, OTHER = "#666666", "#BBBBBB", "#777777"
@@ -145,20 +146,11 @@ def bare(axes: Axes, rows: int | None = None, margin: float = 0.4) -> None:
         axes.set_ylim(-rows + margin, 1 - margin)
 
 
-class ShownValue(NamedTuple):
-    """A quantity with its 95 % interval (None: there is none, as with a single seed) and the value of each seed."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-    seeds: tuple[float, ...] = ()
-
-
 def mark(
-    axes: Axes, v: ShownValue, at: float, how: MethodStyle, name: str, *, upright: bool = False, hollow: bool = False
+    axes: Axes, v: Number, at: float, how: MethodStyle, name: str, *, upright: bool = False, hollow: bool = False
 ) -> None:
     """A value with its interval along x at height `at`, or `upright` along y; `name`: its identifier in the SVG."""
-    if v.low is not None and v.high is not None:
+    if v.has_interval:
         ends, same = (v.low, v.high), (at, at)
         axes.plot(*((same, ends) if upright else (ends, same)), color=how.colour, linewidth=1.3,
                   solid_capstyle="butt")  # fmt: skip

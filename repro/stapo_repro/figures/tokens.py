@@ -23,12 +23,13 @@ from wordcloud import WordCloud
 
 from stapo_repro.figures import style
 from stapo_repro.figures.groups import Group
-from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, ShownValue, Sketch
+from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch
 from stapo_repro.text import percent, shown
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, marked
 from stapo_repro.tokens.masks import Measured
 from stapo_results.errors import BadInput
+from stapo_results.statistics import Number
 from stapo_results.token_log import ENTROPY_EDGES, LOG10_P_EDGES
 
 _NAMES = {
@@ -104,6 +105,11 @@ def density(run: LoggedRun) -> Sketch:
     return Sketch("tokens_density", title, figure, caption, finding=finding, dense=True)
 
 
+def _end(n: Number) -> float:
+    """Where a number's mark ends to the right."""
+    return n.high if n.has_interval else n.mean
+
+
 def quadrant_bars(run: LoggedRun) -> Sketch:
     """Tokens and mean gradient norm of each quadrant."""
     figure, quadrants = style.sheet(2.7), numbers.quadrants(run)
@@ -112,31 +118,31 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
     right.set_title("Mean gradient norm of a token")
     for i, q in enumerate(quadrants):
         colour = SILENCED if q.rare and q.below else KEPT
-        if q.norm.mean is None:
+        if not q.norm.known:
             for axes in (left, right):
                 style.number(axes, 0, -i, "no token", 3, color=GREY, xycoords=axes.get_yaxis_transform())
             continue
         left.barh(-i, q.tokens, height=0.62, color=colour, gid=f"tokens-{i}")
         style.number(left, q.tokens, -i, f"{q.tokens:,} ({100 * (q.share or 0):.3g} %)", 4)
         right.barh(-i, q.norm.mean, height=0.62, color=colour, gid=f"norm-{i}")
-        if q.norm.low is not None:
+        if q.norm.has_interval:
             right.plot([max(q.norm.low, 0), q.norm.high], [-i, -i], color="black", linewidth=1, solid_capstyle="butt")
-        style.number(right, q.norm.high or q.norm.mean, -i, f"{q.norm.mean:.3g}", 4)
+        style.number(right, _end(q.norm), -i, f"{q.norm.mean:.3g}", 4)
     left.set_yticks([-i for i in range(len(quadrants))], [_NAMES[q.rare, q.below] for q in quadrants])
-    if ends := [q.norm.high or q.norm.mean for q in quadrants if q.norm.mean is not None]:
+    if ends := [_end(q.norm) for q in quadrants if q.norm.known]:
         left.set_xscale("log")
         left.set_xlim(0.7, 20 * max(q.tokens for q in quadrants))
         right.set_xlim(0, 1.25 * max([*ends, 1e-9]))
     for axes in (left, right):
         style.bare(axes, len(quadrants), 0.5)
-    several = any(q.norm.low is not None for q in quadrants)
+    several = any(q.norm.has_interval for q in quadrants)
     caption = (
         f"{run.caption_opening}Rare: p < {run.header.tau_p:g}; low entropy: below the mini-batch's threshold. Norm: of "
         "the gradient with respect to the token's logits, before any silencing. "
         f"{'Whiskers: 95 % t intervals over mini-batches.' if several else 'One mini-batch: no intervals.'}"
     )
     norms = [f"{q.norm.mean:.3g} at {'low' if q.below else 'high'} entropy" for q in quadrants
-             if q.rare and q.norm.mean is not None]  # fmt: skip
+             if q.rare and q.norm.known]  # fmt: skip
     finding = f"Mean gradient norm of rare tokens: {', '.join(norms)}" if norms else ""
     return Sketch("tokens_quadrants", run.heading("Gradient norm by quadrant"), figure, caption, finding=finding)
 
@@ -309,21 +315,21 @@ def planted_words(g: Group) -> Sketch | None:
     )
     finding = ""
     for title, (lines, _) in list(masks.parts(logged).items())[1:2]:  # all tokens of one run without a mask
-        silenced = {x.selector: x.measured["precision"].mean for x in lines}
-        if (s2t := silenced[masks.S2T]) is not None and (chance := silenced[masks.RANDOM]) is not None:
-            finding = f"{title}: of what S2T would silence {100 * s2t:.0f} % is planted, "
-            finding += f"of a random choice {100 * chance:.0f} %"
+        silenced = {x.selector: x.measured["precision"] for x in lines}
+        s2t, chance = silenced[masks.S2T], silenced[masks.RANDOM]
+        if s2t.known and chance.known:
+            finding = f"{title}: of what S2T would silence {100 * s2t.mean:.0f} % is planted, "
+            finding += f"of a random choice {100 * chance.mean:.0f} %"
     return g.sketch("planted", "What the masks silence of the planted words", figure, caption, finding=finding)
 
 
 def _draw_mask(axes: Axes, y: float, of: masks.MaskRow, name: str) -> None:
     m: Measured = of.measured
-    share, whole, base = m[name], m["precision"].whole, m["rare_base"].mean
-    if not whole or share.mean is None:
+    share, whole, base = m[name], m["precision"].whole, m["rare_base"]
+    if not whole or not share.known:
         style.number(axes, 0, y, "no planted word" if whole else "silences none", 3, color=GREY)
         return
-    low, high = (None if x is None else 100 * x for x in (share.low, share.high))
-    style.mark(axes, ShownValue(100 * share.mean, low, high), y, style.method_style(of.method), f"planted-{-y}")
-    style.number(axes, high or 100 * share.mean, y, shown(percent(share.mean), 1), 5)
-    if name == "precision" and base is not None:
-        axes.plot([100 * base] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)
+    style.mark(axes, share.times(100), y, style.method_style(of.method), f"planted-{-y}")
+    style.number(axes, _end(share.times(100)), y, shown(percent(share.mean), 1), 5)
+    if name == "precision" and base.known:
+        axes.plot([100 * base.mean] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)

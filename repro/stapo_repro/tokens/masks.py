@@ -9,8 +9,9 @@ them, K columns, B bootstrap draws.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun
-from stapo_repro.text import shown, signed
 from stapo_repro.tokens.log import Columns, batch_keys, run_label
 from stapo_results import token_log
 from stapo_results.errors import RecordError
 from stapo_results.methods import methods
 from stapo_results.resampling import LEVEL, resampled_sums
+from stapo_results.statistics import Number
 from stapo_results.token_log import TokenLog
 
 Array = NDArray[np.float64]
@@ -37,38 +38,15 @@ _REFERENCE = "justrl"  # keeps every token: what the masks are compared on
 _ENDS = (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)
 
 
-@dataclass(frozen=True)
-class Number:
-    """A number with its 95 % interval; None where it is not defined, or nothing varies between the draws.
-
-    Of a share, `part` and `whole` are its sums, such as tokens, and `over` is what was drawn anew.
-    """
-
-    mean: float | None
-    low: float | None = None
-    high: float | None = None
-    part: float = 0.0
-    whole: float = 0.0
-    over: str = ""
-
-    def text(self, digits: int, factor: float = 1, unit: str = "", sign: bool = False) -> str:
-        """Such as "34.2 % (29.1 to 39.5)": each number times `factor`, the mean with its sign and its unit."""
-        if self.mean is None:
-            return "n/a"
-        ends = [shown(factor * x, digits) for x in (self.low, self.high) if x is not None]
-        mean = (signed if sign else shown)(factor * self.mean, digits)
-        return f"{mean}{unit}" + (f" ({' to '.join(ends)})" if ends else "")
-
-
 def interval(values: Array, clusters: int = 2) -> Number:
     """The first of (1 + B,) values with the percentile interval of the others, draws of clusters; NaN is no number."""
     value, drawn = float(values[0]), values[1:][~np.isnan(values[1:])]
     if np.isnan(value):
-        return Number(None)
+        return Number()
     if clusters < 2 or not len(drawn) or drawn.max() == drawn.min():
-        return Number(value)
+        return Number(mean=value)
     low, high = np.quantile(drawn, _ENDS).tolist()
-    return Number(value, low, high)
+    return Number(mean=value, low=low, high=high)
 
 
 class Sums:
@@ -198,8 +176,8 @@ def compare(tokens: Columns, masks: Mapping[str, NDArray]) -> tuple[dict[str, Me
     sums = Sums(tokens["prompt"], columns)
     every, rare = tokens["correct"].sum(), tokens["rare"].sum()
     base = {
-        "base": Number(float(tokens["junk"].sum() / every) if every else None),
-        "rare_base": Number(float(rare_junk.sum() / rare) if rare else None),
+        "base": Number(mean=float(tokens["junk"].sum() / every) if every else math.nan),
+        "rare_base": Number(mean=float(rare_junk.sum() / rare) if rare else math.nan),
     }
     pairs = {name: {"precision": (f"{name} junk", name), "recall": (f"{name} junk", "junk")} for name in masks}
     found = {

@@ -6,16 +6,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from stapo_repro.statistics import rank_correlation
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys
-from stapo_repro.tokens.masks import Number, Sums
+from stapo_repro.tokens.masks import Sums
 from stapo_results.errors import RunFailed
-from stapo_results.statistics import interval
+from stapo_results.statistics import Number, interval
 
 ORDER = ((False, False), (False, True), (True, False), (True, True))
 """(rare, below tau_h) in the order of the paper's table."""
@@ -50,12 +50,9 @@ def _ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Number:
     (Cochran, Sampling Techniques, 1977, 6.4).
     """
     n, part, whole = len(tokens_C), math.fsum(sums_C), float(tokens_C.sum())
-    mean, low, high = part / whole, None, None
-    if n > 1:
-        variance = n / (n - 1) * math.fsum((sums_C - mean * tokens_C) ** 2) / whole**2
-        found = interval(mean, [(variance, n - 1)])
-        low, high = found.low, found.high
-    return Number(mean, low, high, part, whole, "mini-batches")
+    mean = part / whole
+    variance = n / (n - 1) * math.fsum((sums_C - mean * tokens_C) ** 2) / whole**2 if n > 1 else math.nan
+    return replace(interval(mean, [(variance, n - 1)]), part=part, whole=whole, over="mini-batches")
 
 
 def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
@@ -68,7 +65,7 @@ def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
     for rare, below in ORDER:
         of_it = positive & (c["rare"] == rare) & (c["below"] == below)
         tokens = int(c["tokens"][of_it].sum())
-        norm, rises = Number(None), None
+        norm, rises = Number(), None
         if tokens:
             sums, counts = (np.bincount(batch[of_it], c[name][of_it]) for name in ("norm_sum", "tokens"))
             norm = _ratio(sums[counts > 0], counts[counts > 0])
@@ -166,16 +163,16 @@ def mismatch(run: LoggedRun) -> dict[str, Number] | None:
 
     found = {
         "correct": sums.share("correct", "S2T"),
-        "correct_chance": Number(float((flagged / every)[batch_N][s2t_N].mean())),
+        "correct_chance": Number(mean=float((flagged / every)[batch_N][s2t_N].mean())),
         "rare": sums.share("rare", "S2T"),
-        "rare_chance": Number(float(chance_rare_N[s2t_N].mean())),
-        "rare_least": Number(least / int(s2t_N.sum())),
-        "median": Number(float(np.median(value_N))),
-        "largest": Number(float(value_N.max())),
+        "rare_chance": Number(mean=float(chance_rare_N[s2t_N].mean())),
+        "rare_least": Number(mean=least / int(s2t_N.sum())),
+        "median": Number(mean=float(np.median(value_N))),
+        "largest": Number(mean=float(value_N.max())),
     }
     for name, column in (("entropy", "entropy"), ("probability", "logprob")):
-        mean, low, high = (None if np.isnan(x) else x for x in rank_correlation(value_N, r[column], prompt_N))
-        found[name] = Number(mean, low, high)
+        mean, low, high = rank_correlation(value_N, r[column], prompt_N)
+        found[name] = Number(mean=mean, low=low, high=high)
     return found
 
 

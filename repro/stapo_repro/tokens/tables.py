@@ -8,11 +8,12 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun
-from stapo_repro.text import escape, grid
+from stapo_repro.text import escape, grid, number_shown
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, load, run_label
-from stapo_repro.tokens.masks import MaskRow, Number
+from stapo_repro.tokens.masks import MaskRow
 from stapo_results import token_log
+from stapo_results.statistics import Number
 
 _NO_RUN = "Not run: the records hold no such token log."
 MISMATCH = (
@@ -71,7 +72,7 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     for title, (of_masks, differences) in masks.parts(logged).items():
         lines += ["", f"### {escape(title)}", "", *grid(head, [_planted_row(line) for line in of_masks])]
         if differences:
-            rows = [[f"S2T minus {masks.NAMES[name]}", *(d.text(2, 100, sign=True) for d in of.values())]
+            rows = [[f"S2T minus {masks.NAMES[name]}", *(number_shown(d, 2, 100, sign=True) for d in of.values())]
                     for name, of in differences.items()]  # fmt: skip
             lines += ["", *grid(("Difference", "Precision", "Recall"), rows)]
     return lines
@@ -82,10 +83,10 @@ def _planted_row(line: MaskRow) -> list[str]:
     for share in (m["precision"], m["recall"], m["rare_recall"]):
         unit = " %" if share.over == "prompts" else " % †"
         counts = f"{_tokens(share.part)} of {_tokens(share.whole)}" if share.whole else "n/a"
-        texts.append(f"{share.text(2, 100, unit)}; {counts}" if m["precision"].whole else counts)
+        texts.append(f"{number_shown(share, 2, 100, unit)}; {counts}" if m["precision"].whole else counts)
     name = masks.NAMES.get(line.selector, line.selector)
     label = line.label if line.label == name else f"{line.label}: {name}"
-    base = f"{m['base'].text(2, 100)} % ({m['rare_base'].text(2, 100)} %)"
+    base = f"{number_shown(m['base'], 2, 100)} % ({number_shown(m['rare_base'], 2, 100)} %)"
     return [escape(label), _tokens(m["precision"].whole), *texts, base]
 
 
@@ -100,14 +101,14 @@ def filled(head: Sequence[str], rows: Sequence[list[str]]) -> list[str]:
 
 def mismatch_cells(m: Mapping[str, Number]) -> list[str]:
     """A run's texts, in the order of MISMATCH."""
-    share = {name: m[name].text(1, 100, " %") for name in m}
+    share = {name: number_shown(m[name], 1, 100, " %") for name in m}
     least = f", at least {share['rare_least']}" if m["rare_least"].mean else ""
     return [
         f"{m['correct'].whole:,.0f}",
         f"{share['correct']}; by chance {share['correct_chance']}",
         f"{share['rare']}; by chance {share['rare_chance']}{least}",
-        m["entropy"].text(2),
-        m["probability"].text(2),
+        number_shown(m["entropy"], 2),
+        number_shown(m["probability"], 2),
         f"{m['median'].mean:.1e} ({m['largest'].mean:.1e})",
     ]
 
