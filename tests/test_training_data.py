@@ -160,7 +160,7 @@ def test_a_row_whose_gold_no_response_can_equal_is_named(tmp_path: Path) -> None
 
 def test_a_problem_id_depends_on_the_text_alone() -> None:
     # printf 'What is 2+2?' | sha256sum
-    assert source.Prompt("What  is\n2+2?", 7, "x").problem_id == "dapo-52cb6b5e4a03"
+    assert source.Prompt("What  is\n2+2?", 7, "x").problem_id == "problem-52cb6b5e4a03"
 
 
 @pytest.mark.parametrize(

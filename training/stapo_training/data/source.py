@@ -224,8 +224,8 @@ class Prompt:
 
     @property
     def problem_id(self) -> str:
-        """`dapo-` and 12 hex digits of the normal text's SHA-256: the same in every copy, order and selection."""
-        return "dapo-" + hashlib.sha256(normal_text(self.problem).encode()).hexdigest()[:12]
+        """`problem-` and 12 hex digits of the normal text's SHA-256: the same in every copy, order and selection."""
+        return "problem-" + hashlib.sha256(normal_text(self.problem).encode()).hexdigest()[:12]
 
 
 def unwrap(text: str, where: str) -> str:
