@@ -12,6 +12,7 @@ from stapo_repro.figures import tokens
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.labels import size_label
 from stapo_repro.paper import checkout
+from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.text import escape, grid, model_text, number_shown, percent, shown
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
@@ -21,6 +22,7 @@ from stapo_results import generated, store, token_log
 from stapo_results.schema import Run
 from stapo_results.statistics import Number
 from studies import command
+from studies.real import claims
 
 WORDS = {"digits, $ and x": (r"\d+|\$+|x", "silenced"), "Let, This, So and Wait": ("Let|This|So|Wait", "kept")}
 """Words of the paper's clouds (Appendix "Word Cloud Visualization"): pattern of a whole token, and where they stand."""
@@ -127,6 +129,8 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
         "# Tokens of a real model\n\nOne model's own responses: nothing was trained. `stapo-train probe` made the logs."
     )
     lines = [line for name, run in of.items() for line in section(run, name)] or [_NOT_RUN]
+    trained, cells = (read([records]) if records.is_dir() else [] for read in (load_training_runs, load_cells))
+    lines += ["", *claims.section(trained, cells)]
     files[command.TABLES / "real.md"] = "\n".join([head, "", *lines, ""]).encode()
     short = [line for name, run in of.items() for line in (f"**{name}**", "", *grid(_HEAD, statements(run), 3), "")]
     generated.renew(files, checkout() / "docs" / "findings.md", "real", "\n".join(short) or _NOT_RUN)

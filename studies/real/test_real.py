@@ -2,31 +2,90 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import synthetic_records as synthetic
 import token_logs as logs
 
+from stapo_repro.read import TrainingRun, load_cells
 from stapo_repro.tokens.log import load
 from stapo_results.schema import StepMetrics
+from stapo_results.statistics import Number
 from stapo_results.store import read
 from stapo_training.methods import methods
 from studies.command import RECORDS, TABLES
-from studies.real import page
-
-HERE = Path(__file__).parent
+from studies.real import claims, page
+from studies.real.claims import Claim
 
 
 def test_claims_name_methods_fields_and_ranges() -> None:
     logged = {
         key for step in read(RECORDS / "miniature/train/stapo-s0/metrics.jsonl", StepMetrics) for key in step.values
     }
-    for claim in json.loads((HERE / "claims.json").read_text())["claims"]:
-        assert set(claim["methods"]) <= set(methods()), claim["id"]
-        assert set(claim["measure"].split(" / ")) <= logged | {"accuracy on math500 at t1.0"}, claim["id"]
-        assert claim["low"] < claim["high"], claim["id"]
-        assert claim["margin"] > 0, claim["id"]
+    for claim in claims.load().claims:
+        assert set(claim.methods) <= set(methods()), claim.id
+        assert set(claim.measure) <= logged | {"accuracy math500 t1.0"}, claim.id
+        assert claim.low < claim.high, claim.id
+        assert (claim.of == "paired") == claim.measure[0].startswith("accuracy"), claim.id
+        assert not claim.compared or len(claim.methods) == 2, claim.id
+
+
+def claim(of: str = "all", measure: tuple[str, ...] = ("a",), low: float = 1.0, high: float = 2.0, **more) -> Claim:
+    given = {"id": "x", "methods": ("stapo", "justrl"), "place": "", "claim": "", "contradicted_by": "", "margin": 0.5}
+    return Claim.model_validate({**given, "of": of, "measure": measure, "low": low, "high": high, **more})
+
+
+def run(method: str, steps: int = 30, status: str = "done", **values: Callable[[int], float]) -> TrainingRun:
+    """A training whose fields are functions of the step."""
+    logged = [StepMetrics(step=i, values={k: f(i) for k, f in values.items()}) for i in range(1, steps + 1)]
+    return TrainingRun(method, claims.SIZE, 0, "", status, logged)
+
+
+def test_quantities_of_trainings_by_hand() -> None:
+    runs = {"stapo": run("stapo", a=float, b=lambda i: 2.0), "justrl": run("justrl", a=lambda i: 5.0)}
+
+    def found(c: Claim) -> list[float]:
+        return [n.mean for n in claims.values(c, runs, []).values()]
+
+    assert found(claim()) == [15.5, 5.0]
+    assert found(claim("last")) == [28.0, 5.0]  # of steps 26 to 30
+    assert found(claim("last - first")) == [25.0, 0.0]  # the first are steps 1 to 5: 3
+    assert found(claim("last / first")) == [pytest.approx(28 / 3), 1.0]
+    assert found(claim(measure=("a", "b")))[0] == 7.75
+    assert found(claim(compared="-")) == [10.5]
+    assert found(claim(compared="/")) == [3.1]
+    for broken in (run("stapo", steps=29, a=float), run("stapo", status="interrupted", a=float)):
+        runs["stapo"] = broken
+        assert math.isnan(found(claim())[0])
+        assert math.isnan(found(claim(compared="-"))[0])
+
+
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [
+        (Number(mean=1.0), "holds"),
+        (Number(mean=2.4), "near"),
+        (Number(mean=0.5), "fails"),
+        (Number(), "not run"),
+        (Number(mean=1.5, low=1.1, high=1.9), "holds"),
+        (Number(mean=1.5, low=0.9, high=1.9), "undecided"),
+        (Number(mean=2.5, low=2.1, high=2.9), "fails"),
+    ],
+)
+def test_verdicts(number: Number, found: str) -> None:
+    assert claims.verdict(claim(), number) == found
+
+
+def test_accuracies_are_paired_by_problem_with_the_base_or_the_other_method(tmp_path: Path) -> None:
+    for method, verdicts in (("base", ["00"] * 10), ("stapo", ["11"] * 8 + ["00"] * 2), ("justrl", ["11"] * 10)):
+        synthetic.cell(tmp_path / method, method, "math500", "t1.0", verdicts, size=claims.SIZE)
+    cells = load_cells([tmp_path])
+    paired = {"of": "paired", "measure": ("accuracy math500 t1.0",)}
+    assert [n.mean for n in claims.values(claim(**paired), {}, cells).values()] == [80.0, 100.0]
+    assert [n.mean for n in claims.values(claim(**paired, compared="-"), {}, cells).values()] == [-20.0]
 
 
 def test_statements_by_hand(tmp_path: Path) -> None:
