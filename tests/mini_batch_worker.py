@@ -71,8 +71,8 @@ class Hand:
     """The mini-batch under a plain transformers model at one temperature."""
 
     def __init__(self, folder: Path, config, temperature: float):
+        from stapo_training import by_hand
         from stapo_training.methods import Definition
-        from stapo_training.selection import by_hand
         from stapo_training.verl_ext import fixed_batch
 
         self.model, rows, self.tokens = fixed_batch.rows_and_statistics(folder, 0, temperature)
@@ -83,7 +83,7 @@ class Hand:
 
     def masks(self, selector, response_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(kept, candidates) among the response tokens."""
-        from stapo_training.selection import by_hand
+        from stapo_training import by_hand
 
         tokens = self.tokens
         if selector.policy == "old":
@@ -96,7 +96,7 @@ class Hand:
 
     def gradient(self, keep_N: np.ndarray, **definition) -> tuple[float, np.ndarray]:
         """(loss, gradient) over the kept tokens."""
-        from stapo_training.selection import by_hand
+        from stapo_training import by_hand
 
         d = self.definition.model_copy(update=definition)
         (((loss, _),),) = by_hand.losses(d, self.tokens, self.advantage_N, torch.from_numpy(keep_N))
@@ -108,7 +108,7 @@ def cases(folder: Path) -> dict[str, dict]:
     import torch.distributed as dist
 
     from stapo_training.methods import SelectorConfig
-    from stapo_training.run.configuration import compose
+    from stapo_training.start.configuration import compose
     from stapo_training.token_log import rows as token_rows
     from stapo_training.token_log.writer import TokenLogConfig
     from stapo_training.verl_ext import exactness, in_process

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training.run.alarms import AlarmConfig, Watch, alarms_from, observe, silenced_reference
-from stapo_training.run.configuration import compose
+from stapo_training.folder.alarms import AlarmConfig, Watch, alarms_from, observe, silenced_reference
+from stapo_training.start.configuration import compose
 
 LIMITS = AlarmConfig(window=2)
 RECORDS = Path(__file__).parents[1] / "results" / "records" / "miniature" / "train"

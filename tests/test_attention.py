@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from stapo_results.errors import BadInput, RunFailed
 from stapo_training.pages import compose
-from stapo_training.run import machine, settings
 from stapo_training.selection import logit_statistics
+from stapo_training.start import machine, settings
 from stapo_training.verl_ext import attention, engine, logits
 from stapo_training.verl_ext.attention import NAME, boundaries
 

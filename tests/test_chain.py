@@ -93,7 +93,7 @@ def test_every_stage_needs_only_earlier_ones() -> None:
 @pytest.mark.slow
 def test_every_training_command_composes() -> None:
     """The wing's own composition takes each of them: methods, sizes, machines, a cluster's address, a try."""
-    from stapo_training.run.configuration import compose
+    from stapo_training.start.configuration import compose
 
     for hardware, address in (("1gpu", ""), ("8gpu", ""), ("8gpu", "auto"), ("64gpu", "h:1")):
         for quick in (False, True):

@@ -11,7 +11,7 @@ import pytest
 from ray_nodes import PAGE, Nodes, printed
 
 ASK = """
-from stapo_training.run import machine
+from stapo_training.start import machine
 print(len(machine.cluster_nodes("{}")), "nodes")
 """
 pytestmark = pytest.mark.slow

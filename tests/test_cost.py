@@ -38,7 +38,7 @@ def test_models_are_those_that_are_trained() -> None:
 @pytest.mark.slow
 def test_settings_and_machines_are_those_of_the_trainings() -> None:
     from stapo_training.methods import selector_from
-    from stapo_training.run.configuration import compose
+    from stapo_training.start.configuration import compose
 
     for name, machine in MACHINES.items():
         for size in labels.PAPER_SIZES:

@@ -21,7 +21,7 @@ from stapo_results.schema import Labels, StepMetrics
 from stapo_training import pages as config_docs
 from stapo_training.artifacts import weights
 from stapo_training.artifacts.export import export, find_shards, model_card, write_weights
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.folder.training_folder import TrainingFolder
 
 RANKS = 3  # divides neither the hidden size nor the vocabulary evenly, so the last shard of a tensor is shorter
 

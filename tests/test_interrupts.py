@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from stapo_training.run.interrupts import StopRequest
+from stapo_training.folder.interrupts import StopRequest
 
 
 class Clock:

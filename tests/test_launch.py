@@ -13,10 +13,10 @@ from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Resumption, Run
 from stapo_results.shapes import KNOWN, shape_from
+from stapo_training.folder.training_folder import TrainingFolder
 from stapo_training.methods import AdvantageConfig
-from stapo_training.run import launch
-from stapo_training.run.configuration import compose
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.start import launch
+from stapo_training.start.configuration import compose
 
 
 def record(**alarms: object) -> Run:

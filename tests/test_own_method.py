@@ -10,10 +10,10 @@ import torch
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_training.methods import selector_from
-from stapo_training.run import launch
-from stapo_training.run.configuration import compose, in_full
 from stapo_training.selection import own
 from stapo_training.selection.token_stats import TokenStats
+from stapo_training.start import launch
+from stapo_training.start.configuration import compose, in_full
 
 FUNCTION = '''
 import math

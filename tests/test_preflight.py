@@ -17,9 +17,9 @@ from stapo_results import shapes, throughput
 from stapo_results.errors import BadInput
 from stapo_results.store import write_json
 from stapo_training.data.rows import parquet_content_sha256
-from stapo_training.run import estimate, launch, machine, resolvers, settings
-from stapo_training.run.configuration import compose
-from stapo_training.run.machine import Node
+from stapo_training.start import estimate, launch, machine, resolvers, settings
+from stapo_training.start.configuration import compose
+from stapo_training.start.machine import Node
 
 GPUS = ["size=qwen3-8b", "hardware=8gpu", "method=stapo", "run.data=/nowhere", "run.out=/out"]
 MIDDLE = shapes.shape_from(shapes.KNOWN["Qwen/Qwen3-8B-Base"], "")

@@ -22,13 +22,12 @@ import torch
 from stapo_results import store, terminal, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample, Verdict
-from stapo_training import cli
+from stapo_training import by_hand, cli
 from stapo_training.methods import Definition
 from stapo_training.probe import encoding, responses
 from stapo_training.probe.encoding import EncodedTokens, ModelFolder, find_model
 from stapo_training.probe.run import ProbeOptions, probe
 from stapo_training.probe.scoring import Scorer
-from stapo_training.selection import by_hand
 
 TAU_P, Q = 0.004, 0.6137
 SAMPLES = 16

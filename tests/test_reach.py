@@ -14,10 +14,10 @@ from row_files import jsonl, parquet
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
-from stapo_training.data import prepare as prepare_module
+from stapo_training import prepare as prepare_module
 from stapo_training.data import source
-from stapo_training.data.prepare import prepare
-from stapo_training.data.reach import Asked, Reach, ReachSample
+from stapo_training.prepare import prepare
+from stapo_training.reach import Asked, Reach, ReachSample
 
 NAMES = ("data.json", "reach.json", "samples.jsonl", "contamination.json", "conflicts.jsonl")
 

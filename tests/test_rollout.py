@@ -19,7 +19,7 @@ ANSWERS = ("4", "7", "9")
 
 @pytest.fixture(scope="module")
 def config(tiny_base: Path) -> Any:
-    from stapo_training.run.configuration import compose
+    from stapo_training.start.configuration import compose
 
     rollout = "actor_rollout_ref.rollout"
     sizes = [f"{rollout}.n={N}", f"{rollout}.max_num_seqs={BATCH}", f"{rollout}.val_kwargs.n=1"]

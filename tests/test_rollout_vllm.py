@@ -17,7 +17,7 @@ from training_runs import complete, start, survivors, train, wait_for
 
 from stapo_results import store, token_log
 from stapo_results.schema import Run, StepMetrics
-from stapo_training.run.configuration import compose
+from stapo_training.start.configuration import compose
 
 try:
     LACKS = "" if version("vllm").endswith("+cpu") else "vllm is no build for a CPU"

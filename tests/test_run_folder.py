@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import RunFailed, message_of
-from stapo_training.run.alarms import Alarm
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.folder.alarms import Alarm
+from stapo_training.folder.training_folder import TrainingFolder
 
 
 def save(folder: TrainingFolder, step: int, content: bytes = b"12345678") -> Path:

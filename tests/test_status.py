@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stapo_training.run import status
-from stapo_training.run.alarms import Alarm
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.folder import status
+from stapo_training.folder.alarms import Alarm
+from stapo_training.folder.training_folder import TrainingFolder
 
 RUN = {
     "method": "stapo",

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stapo_training.run import step_metrics
+from stapo_training.folder import step_metrics
 
 ROOT = Path(__file__).parents[1]
 VERL = {

@@ -6,8 +6,8 @@ import pytest
 
 from stapo_results.errors import BadInput
 from stapo_training import cli
-from stapo_training.run import resolvers
-from stapo_training.run.configuration import compose, in_full
+from stapo_training.start import resolvers
+from stapo_training.start.configuration import compose, in_full
 
 BASE = ["run.base=base", "run.out=out"]
 

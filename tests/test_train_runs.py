@@ -19,8 +19,8 @@ from training_runs import STEPS, command, complete, same_log, start, survivors, 
 
 from stapo_results import store, token_log
 from stapo_results.schema import Run, StepMetrics
+from stapo_training.folder.alarms import Alarm
 from stapo_training.methods import methods
-from stapo_training.run.alarms import Alarm
 
 pytestmark = pytest.mark.slow
 

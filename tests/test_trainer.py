@@ -68,8 +68,8 @@ def test_a_validation_sample_that_failed_counts_as_wrong_and_is_counted() -> Non
 def test_both_settings_are_validated_under_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-    from stapo_training.run import alarms
-    from stapo_training.run.folder import TrainingFolder
+    from stapo_training.folder import alarms
+    from stapo_training.folder.training_folder import TrainingFolder
 
     trainer = _trainer()
     trainer.global_steps, trainer.folder = 0, TrainingFolder(tmp_path)
@@ -89,8 +89,8 @@ def test_both_settings_are_validated_under_names_of_their_own(tmp_path: Path, mo
 
 
 def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path: Path) -> None:
-    from stapo_training.run import alarms, step_metrics
-    from stapo_training.run.folder import TrainingFolder
+    from stapo_training.folder import alarms, step_metrics
+    from stapo_training.folder.training_folder import TrainingFolder
 
     trainer = _trainer()
     trainer.folder, trainer._silenced_reference = TrainingFolder(tmp_path), None
@@ -106,7 +106,7 @@ def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path
 
 
 def test_a_run_that_is_stopped_says_where_it_goes_on() -> None:
-    from stapo_training.run.alarms import Alarm
+    from stapo_training.folder.alarms import Alarm
     from stapo_training.verl_ext.trainer import stopped_by
 
     broken, collapse = (Alarm(step=2, kind=kind, line="") for kind in ("rollout_broken", "entropy_collapse"))
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
     """And not the disk, which has room."""
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-    from stapo_training.run.folder import TrainingFolder
+    from stapo_training.folder.training_folder import TrainingFolder
 
     trainer = _trainer()
     trainer.folder, trainer._save_due, trainer.stop = TrainingFolder(tmp_path), True, ""
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
 def test_a_checkpoint_is_due_when_the_last_one_is_an_hour_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-    from stapo_training.run.folder import TrainingFolder
+    from stapo_training.folder.training_folder import TrainingFolder
     from stapo_training.verl_ext.trainer import time
 
     trainer = _trainer()

@@ -22,10 +22,10 @@ from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_training import cli
+from stapo_training import prepare as prepare_module
 from stapo_training.data import contamination, source
-from stapo_training.data import prepare as prepare_module
-from stapo_training.data.prepare import prepare
 from stapo_training.data.rows import DataRecord, content_sha256, plain_gold
+from stapo_training.prepare import prepare
 
 PREFIX = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "

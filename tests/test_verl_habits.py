@@ -36,7 +36,7 @@ def test_what_is_a_setting_is_pinned(paper: Any, key: str) -> None:
 def test_the_loggers_are_verls() -> None:
     from verl.utils.tracking import Tracking
 
-    from stapo_training.run.settings import _LOGGERS
+    from stapo_training.start.settings import _LOGGERS
 
     assert sorted(_LOGGERS) == sorted(Tracking.supported_backend)
 

@@ -123,7 +123,7 @@ def _sampled(folder: Path, file: Path, prompts: int, most: int) -> list[dict[str
 
 def _scored(model: Path, sequences: Sequence[Mapping[str, torch.Tensor]], dtype: str) -> tuple[float, Scored]:
     """The trainer's pass, a sequence a time, in the form of the statistics that a run would choose."""
-    from stapo_training.run.configuration import compose
+    from stapo_training.start.configuration import compose
     from stapo_training.verl_ext import in_process
 
     place = ["run.base=unused", "run.out=unused", "method=stapo", f"run.cpu_dtype={dtype}"]

@@ -134,7 +134,7 @@ def _timed(
     import torch
 
     from stapo_training.methods import SelectorConfig
-    from stapo_training.run.configuration import compose
+    from stapo_training.start.configuration import compose
     from stapo_training.verl_ext import in_process
     from stapo_training.verl_ext.worker import OLD_IS_CURRENT
 

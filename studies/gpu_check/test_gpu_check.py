@@ -12,8 +12,8 @@ import pytest
 from stapo_repro import paper
 from stapo_results import store
 from stapo_results.errors import BadInput
-from stapo_training.run import step_metrics
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.folder import step_metrics
+from stapo_training.folder.training_folder import TrainingFolder
 from studies.gpu_check import check as gpu_check
 from studies.gpu_check.check import CHECK, RECORD, CheckedMachine, MachineCheck, MachineStep, check
 
@@ -90,10 +90,10 @@ def test_the_committed_record_has_the_steps_of_the_check() -> None:
 
 def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: Path) -> None:
     """What `tox -e gpu-check -- --cpu` cannot show: the form that a GPU is asked for."""
-    from stapo_training.run import estimate
-    from stapo_training.run.configuration import compose
-    from stapo_training.run.machine import find_shape
-    from stapo_training.run.settings import check_settings
+    from stapo_training.start import estimate
+    from stapo_training.start.configuration import compose
+    from stapo_training.start.machine import find_shape
+    from stapo_training.start.settings import check_settings
 
     config = compose(CheckedMachine(tmp_path, "0").train("a").replace("{out}", str(tmp_path)).split()[2:])
     assert (config.trainer.device, config.actor_rollout_ref.rollout.name) == ("cuda", "vllm")

@@ -24,7 +24,7 @@ _STEPS = {"all": range(1, STEPS + 1), "first": range(1, 6), "last": range(STEPS 
 Verdict = Literal["holds", "near", "fails", "undecided", "not run"]
 
 
-class Claim(BaseModel):
+class TrainingClaim(BaseModel):
     """A quantity and the range in which it should lie.
 
     Attributes:
@@ -51,7 +51,7 @@ class Claim(BaseModel):
     contradicted_by: str
 
 
-class Claims(BaseModel):
+class TrainingClaims(BaseModel):
     """claims.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,14 +61,14 @@ class Claims(BaseModel):
     written: str
     runs: str
     rule: str
-    claims: tuple[Claim, ...]
+    claims: tuple[TrainingClaim, ...]
 
 
-def load() -> Claims:
-    return read_json(FILE, Claims)
+def load() -> TrainingClaims:
+    return read_json(FILE, TrainingClaims)
 
 
-def verdict(claim: Claim, value: Number) -> Verdict:
+def verdict(claim: TrainingClaim, value: Number) -> Verdict:
     """By the file's rule. A value with an interval is undecided where that reaches over an end of the range."""
     if not value.known:
         return "not run"
@@ -80,9 +80,9 @@ def verdict(claim: Claim, value: Number) -> Verdict:
     return "holds" if beyond <= 0 else "near" if beyond < claim.margin else "fails"
 
 
-def values(claim: Claim, runs: Mapping[str, TrainingRun], cells: Sequence[Loaded]) -> dict[str, Number]:
+def values(claim: TrainingClaim, runs: Mapping[str, TrainingRun], cells: Sequence[Loaded]) -> dict[str, Number]:
     """What is judged, by the method or the pair that it is of; not known where a run is missing or too short."""
-    pairs = [claim.methods[:2]] if claim.compared else [(m, labels.BASE) for m in claim.methods]
+    pairs = [(claim.methods[0], claim.methods[1])] if claim.compared else [(m, labels.BASE) for m in claim.methods]
     names = [" against ".join(pair) if claim.compared else pair[0] for pair in pairs]
     if claim.of == "paired":
         return {name: _accuracies(*pair, claim.measure[0], cells) for name, pair in zip(names, pairs, strict=True)}
@@ -96,7 +96,7 @@ def values(claim: Claim, runs: Mapping[str, TrainingRun], cells: Sequence[Loaded
     return found
 
 
-def _of_run(claim: Claim, run: TrainingRun | None) -> float:
+def _of_run(claim: TrainingClaim, run: TrainingRun | None) -> float:
     """The quantity of one training; NaN where it lacks a step."""
     if run is None or run.status != "done" or not {*_STEPS["all"]} <= {s.step for s in run.steps}:
         return math.nan
@@ -106,7 +106,7 @@ def _of_run(claim: Claim, run: TrainingRun | None) -> float:
     return last - first if claim.of == "last - first" else last / first if first else math.nan
 
 
-def _mean(claim: Claim, run: TrainingRun, part: str) -> float:
+def _mean(claim: TrainingClaim, run: TrainingRun, part: str) -> float:
     """The mean of a field over steps, or the quotient of two such means; of a field that no step has NaN."""
     sums = []
     for name in claim.measure:

@@ -129,8 +129,8 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
         "# Tokens of a real model\n\nOne model's own responses: nothing was trained. `stapo-train probe` made the logs."
     )
     lines = [line for name, run in of.items() for line in section(run, name)] or [_NOT_RUN]
-    trained, cells = (read([records]) if records.is_dir() else [] for read in (load_training_runs, load_cells))
-    lines += ["", *claims.section(trained, cells)]
+    roots = [records] if records.is_dir() else []
+    lines += ["", *claims.section(load_training_runs(roots), load_cells(roots))]
     files[command.TABLES / "real.md"] = "\n".join([head, "", *lines, ""]).encode()
     short = [line for name, run in of.items() for line in (f"**{name}**", "", *grid(_HEAD, statements(run), 3), "")]
     generated.renew(files, checkout() / "docs" / "findings.md", "real", "\n".join(short) or _NOT_RUN)

@@ -18,7 +18,7 @@ from stapo_results.store import read
 from stapo_training.methods import methods
 from studies.command import RECORDS, TABLES
 from studies.real import claims, page
-from studies.real.claims import Claim
+from studies.real.claims import TrainingClaim
 
 
 def test_claims_name_methods_fields_and_ranges() -> None:
@@ -33,9 +33,11 @@ def test_claims_name_methods_fields_and_ranges() -> None:
         assert not claim.compared or len(claim.methods) == 2, claim.id
 
 
-def claim(of: str = "all", measure: tuple[str, ...] = ("a",), low: float = 1.0, high: float = 2.0, **more) -> Claim:
+def claim(
+    of: str = "all", measure: tuple[str, ...] = ("a",), low: float = 1.0, high: float = 2.0, **more
+) -> TrainingClaim:
     given = {"id": "x", "methods": ("stapo", "justrl"), "place": "", "claim": "", "contradicted_by": "", "margin": 0.5}
-    return Claim.model_validate({**given, "of": of, "measure": measure, "low": low, "high": high, **more})
+    return TrainingClaim.model_validate({**given, "of": of, "measure": measure, "low": low, "high": high, **more})
 
 
 def run(method: str, steps: int = 30, status: str = "done", **values: Callable[[int], float]) -> TrainingRun:
@@ -47,7 +49,7 @@ def run(method: str, steps: int = 30, status: str = "done", **values: Callable[[
 def test_quantities_of_trainings_by_hand() -> None:
     runs = {"stapo": run("stapo", a=float, b=lambda i: 2.0), "justrl": run("justrl", a=lambda i: 5.0)}
 
-    def found(c: Claim) -> list[float]:
+    def found(c: TrainingClaim) -> list[float]:
         return [n.mean for n in claims.values(c, runs, []).values()]
 
     assert found(claim()) == [15.5, 5.0]

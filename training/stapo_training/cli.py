@@ -104,8 +104,8 @@ def data(
         seed: Decides the draw and every sample.
         dry_run: Check, count the prompts, say how long sampling takes; write nothing.
     """
-    from stapo_training.data.prepare import prepare
-    from stapo_training.data.reach import Asked
+    from stapo_training.prepare import prepare
+    from stapo_training.reach import Asked
 
     prepare(
         source,
@@ -208,7 +208,7 @@ def _command(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    from stapo_training.run import configuration
+    from stapo_training.start import configuration
 
     if not argv or "-h" in argv or "--help" in argv:
         print(_RUN_HELP.format(**{g: " | ".join(configuration.choices(g)) for g in configuration.GROUPS}))
@@ -221,7 +221,7 @@ def _run(argv: list[str]) -> int:
             expected="--dry-run | --config-only",
             next_step="stapo-train run --help",
         )
-    from stapo_training.run import launch  # here: help needs no torch
+    from stapo_training.start import launch  # here: help needs no torch
 
     overrides = [a for a in argv if not a.startswith("--")]
     return launch.run(overrides, dry_run="--dry-run" in flags, config_only="--config-only" in flags)

@@ -14,8 +14,8 @@ from typing import Any
 
 from stapo_results.store import write_json
 from stapo_training.methods import definition_of, methods
-from stapo_training.run.configuration import compose, in_full
-from stapo_training.run.settings import check_attention
+from stapo_training.start.configuration import compose, in_full
+from stapo_training.start.settings import check_attention
 
 _VOCABULARY = 151_936
 _PLACE = ("size=mini", "hardware=cpu", "run.base=unused", "run.out=unused")
@@ -47,7 +47,7 @@ def check(method: str, overrides: Sequence[str]) -> int:
 
     print("ranks  micro-batch   loss      gradient norm  gradient  kept tokens")
     cases = []
-    for case in exactness.check(chosen, definition):
+    for case in exactness.check(compose, chosen, definition):
         cases.append(case)
         numbers = f"{case.loss:<9.1e} {case.norm:<14.1e} {case.gradient:<9.1e} {case.tokens:+d}"
         print(f"{case.ranks:<6} {case.split:<13} {numbers}{'' if case.exact else '  DIFFERS'}", flush=True)

@@ -19,7 +19,7 @@ from stapo_results.errors import BadInput
 from stapo_results.sizes import MINI
 from stapo_training.artifacts.fetch import MODELS
 from stapo_training.methods import rows
-from stapo_training.run import configuration
+from stapo_training.start import configuration
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
 """What every command has to name and no table shows."""

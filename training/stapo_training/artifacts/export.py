@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run, StepMetrics
-from stapo_training.run.folder import COMPLETE, TrainingFolder
+from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
 
 if TYPE_CHECKING:
     import torch

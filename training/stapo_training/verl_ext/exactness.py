@@ -23,9 +23,8 @@ import torch.distributed as dist
 from verl.utils import tensordict_utils as tu
 
 from stapo_results.errors import RunFailed
+from stapo_training import by_hand
 from stapo_training.methods import Definition
-from stapo_training.run.configuration import compose
-from stapo_training.selection import by_hand
 from stapo_training.verl_ext import in_process, platform
 from stapo_training.verl_ext.advantages import PROXY
 from stapo_training.verl_ext.fixed_batch import SEQUENCES, make_model, rows_and_statistics, with_advantages
@@ -46,6 +45,10 @@ _WHOLE: dict[str, dict[str, Any]] = {
 
 _MORE = 75
 """Times Lp-Reg's share of tokens and STARE's target: of this mini-batch 1 % are none, and its entropy is above 0.3."""
+
+
+Compose = Callable[[Sequence[str]], Any]
+"""Overrides -> the composed configuration."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Case:
         return max(self.loss, self.norm, self.gradient) <= LIMIT and self.tokens == 0
 
 
-def check(overrides: Sequence[str], definition: Definition) -> Iterator[Case]:
+def check(compose: Compose, overrides: Sequence[str], definition: Definition) -> Iterator[Case]:
     """Train the mini-batch with the configuration of `overrides` in every way; each is held against `definition`.
 
     Raises:
@@ -88,7 +91,7 @@ def check(overrides: Sequence[str], definition: Definition) -> Iterator[Case]:
         hand = forked(1, _by_hand, Path(folder), definition, longest)
         for ranks in (1,) if definition.within_micro_batch else (1, 2):
             splits = _WHOLE if definition.within_micro_batch else SPLITS
-            for split, found in forked(ranks, _trained, Path(folder), base, splits).items():
+            for split, found in forked(ranks, _trained, Path(folder), compose(base), splits).items():
                 yield _compared(ranks, split, found, hand)
 
 
@@ -198,9 +201,8 @@ def step(worker: Any, rows: Sequence[Mapping[str, torch.Tensor]], **settings: An
     return {"metrics": in_process.metrics(worker.train_mini_batch(data)), "gradient": gradients}
 
 
-def _trained(folder: Path, overrides: list[str], splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _trained(folder: Path, config: Any, splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What the worker's optimizer would be given, for each split."""
-    config = compose(overrides)
     rows = with_advantages(config, *rows_and_statistics(folder, 0)[1:])
     worker = in_process.build(config)
     result = {}

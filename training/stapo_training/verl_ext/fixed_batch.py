@@ -15,7 +15,7 @@ from verl import DataProto
 from verl.trainer.ppo.ray_trainer import compute_advantage
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 
-from stapo_training.selection.by_hand import TokensByHand
+from stapo_training.by_hand import TokensByHand
 from stapo_training.selection.token_stats import token_keys
 
 SEQUENCES, GROUP = 16, 4

@@ -12,8 +12,8 @@ import transfer_queue as tq
 from verl.utils.model import get_generation_config
 
 from stapo_results.stop_tokens import stop_token_ids
+from stapo_training.folder import step_metrics
 from stapo_training.reward import MISJUDGED
-from stapo_training.run import step_metrics
 
 
 def token_numbers(

@@ -21,8 +21,8 @@ from verl.utils.seqlen_balancing import log_seqlen_unbalance
 
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
-from stapo_training.run import alarms, interrupts, status, step_metrics
-from stapo_training.run.folder import COMPLETE, TrainingFolder
+from stapo_training.folder import alarms, interrupts, status, step_metrics
+from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
 from stapo_training.token_log.writer import discard_after
 from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.balance import balanced_order

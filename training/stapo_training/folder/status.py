@@ -11,7 +11,7 @@ from typing import Any, Literal
 from stapo_results import store
 from stapo_results.schema import StepMetrics
 from stapo_results.terminal import duration
-from stapo_training.run.folder import TrainingFolder
+from stapo_training.folder.training_folder import TrainingFolder
 
 State = Literal["running", "finished", "interrupted", "failed"]
 

@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
-from stapo_training.data import contamination, reach, source
+from stapo_training import reach
+from stapo_training.data import contamination, source
 from stapo_training.data.rows import (
     RECORD,
     DataRecord,

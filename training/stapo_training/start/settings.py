@@ -12,8 +12,8 @@ from typing import Any
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_training import reward
+from stapo_training.folder.alarms import alarms_from
 from stapo_training.methods import advantage_from, proxy_from, selector_from
-from stapo_training.run.alarms import alarms_from
 from stapo_training.token_log.writer import token_log_from
 
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"

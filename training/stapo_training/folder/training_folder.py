@@ -21,7 +21,7 @@ from pathlib import Path
 from stapo_results import store, terminal
 from stapo_results.errors import RunFailed, message_of
 from stapo_results.schema import StepMetrics
-from stapo_training.run.alarms import Alarm
+from stapo_training.folder.alarms import Alarm
 
 COMPLETE = "COMPLETE.json"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)

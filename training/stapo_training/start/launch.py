@@ -21,12 +21,13 @@ from stapo_results.shapes import Shape
 from stapo_results.sizes import is_miniature_size
 from stapo_results.terminal import duration
 from stapo_training.artifacts import weights
-from stapo_training.run import estimate, status
-from stapo_training.run.configuration import compose, in_full, last_choices
-from stapo_training.run.folder import TrainingFolder
-from stapo_training.run.machine import Preflight, examine
-from stapo_training.run.settings import check_settings
+from stapo_training.folder import status
+from stapo_training.folder.training_folder import TrainingFolder
 from stapo_training.selection import own
+from stapo_training.start import estimate
+from stapo_training.start.configuration import compose, in_full, last_choices
+from stapo_training.start.machine import Preflight, examine
+from stapo_training.start.settings import check_settings
 
 _SLOW_TO_HASH = 4 * 2**30  # bytes; a shared disk gives some 300 MB a second
 FOREIGN = ("metrics.jsonl", "checkpoints")

@@ -36,10 +36,10 @@ from stapo_training import reward
 from stapo_training.artifacts.fetch import MODELS
 from stapo_training.artifacts.weights import is_hub_id, missing_files
 from stapo_training.data.rows import RECORD, DataRecord, is_set_as_mathematics, parquet_content_sha256, plain_gold
-from stapo_training.run import estimate
-from stapo_training.run.estimate import GIB
-from stapo_training.run.resolvers import run_slots
-from stapo_training.run.settings import ATTENTION, OURS, attention_of, check_settings
+from stapo_training.start import estimate
+from stapo_training.start.estimate import GIB
+from stapo_training.start.resolvers import run_slots
+from stapo_training.start.settings import ATTENTION, OURS, attention_of, check_settings
 
 _COLUMNS = {"data_source", "reward_model", "extra_info"}  # and data.prompt_key
 _BUSY_GIB = 2.0  # a driver and a display hold less

@@ -17,8 +17,8 @@ from stapo_results import provenance
 from stapo_results.errors import BadInput, meant, message_of, near_name
 from stapo_results.schema import SETTINGS
 from stapo_training import reward
-from stapo_training.run import resolvers
 from stapo_training.selection import own
+from stapo_training.start import resolvers
 
 CONFIG_MODULE = "stapo_training.configs"
 GROUPS = ("method", "size", "hardware", "task")

@@ -1,1 +1,0 @@
-"""One training from command line to last checkpoint: configuration, preflight, launch, watch."""

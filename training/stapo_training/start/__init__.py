@@ -1,0 +1,1 @@
+"""From the command line to a training that runs: configuration, preflight, launch."""
