@@ -140,7 +140,7 @@ def cases(folder: Path) -> dict[str, dict]:
         line["loss"] = float(found["metrics"]["loss"][0])
         if log != "off":
             parts = [[]] * ranks
-            dist.all_gather_object(parts, w.engine.logged)
+            dist.all_gather_object(parts, w.engine.now.logged)
             logged, _ = token_rows.joined_rows([p.rows for of_rank in parts for p in of_rank], 10**6)
             counted = token_rows.joined_counts([p.counts for of_rank in parts for p in of_rank])
             line["log"] = log_problems(logged, counted, hand, keep, chosen.policy, log, chosen.q)

@@ -14,12 +14,11 @@ from verl.workers.engine.fsdp import transformer_impl
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection.logit_statistics import Form
 from stapo_training.selection.token_stats import response_positions
-from stapo_training.token_log.rows import LogPart
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext import attention, token_log_part
 from stapo_training.verl_ext.advantages import PROXY, with_proxy
 from stapo_training.verl_ext.logits import LogitReading, PackedLogits
-from stapo_training.verl_ext.mini_batch import ROW, Batch, LogRecorder, RankTokens, gather, set_values
+from stapo_training.verl_ext.mini_batch import ROW, Batch, LogRecorder, RankTokens, TrainedStep, gather, set_values
 from stapo_training.verl_ext.selection import MiniBatchSelection
 
 _VeRLEngine: Any = transformer_impl.FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
@@ -30,23 +29,17 @@ class SelectingEngine(_VeRLEngine):
 
     selector: SelectorConfig | None = None
     logits_form: Form = "eager"
-    step = 0
-    mini_batch = 0
-    """The place in the training, for messages and the token log; the worker sets both."""
     token_log: TokenLogConfig | None = None
     min_p: float = 0.0
     """Above 0 the old-log-prob pass leaves PROXY: `ProxyConfig`."""
     clip: tuple[float, float, float] | None = None
     """The policy loss's (low, high, clip_ratio_c), for the token log; None where it clips otherwise or not at all."""
-    old_is_current = False
-    """Whether the batch's old statistics are of the weights with which the step begins; the worker sets it."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # veRL writes the override there too, and a checkpoint's config.json would name what is known here alone
         vars(self.model_config.hf_config).pop("attn_implementation", None)
-        self.logged: list[LogPart] = []  # this rank's part of the step's token log, a mini-batch each
-        self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
+        self.now = TrainedStep()
         self._recorder: LogRecorder | None = None  # during a training pass, what watches it
 
     def prepare_model_inputs(self, micro_batch: Batch) -> tuple[dict, dict]:
@@ -99,30 +92,30 @@ class SelectingEngine(_VeRLEngine):
         data["loss_mask"] = data["response_mask"]
         if s is None or not (s.selects or self.token_log):
             return super().forward_backward_batch(data, loss_function, forward_only)
-        began = time.perf_counter()
-        self.mini_batch += 1
+        began, now = time.perf_counter(), self.now
+        now.mini_batch += 1
         tokens, group, judged = RankTokens(data, s, get_device_id()), self.get_data_parallel_group(), None
         keep_N = tokens.response_N
         if s.selects:
-            selection = MiniBatchSelection(tokens, s, group, f"step {self.step}, mini-batch {self.mini_batch}")
-            judged, chosen, self.selection_metrics = selection.select(
+            selection = MiniBatchSelection(tokens, s, group, f"step {now.number}, mini-batch {now.mini_batch}")
+            judged, chosen, now.metrics = selection.select(
                 lambda: self.statistics_pass(data, tokens.offsets),
-                old_is_current=self.old_is_current and self.mini_batch == 1,
+                old_is_current=now.old_is_current and now.mini_batch == 1,
             )
             keep_N = chosen.keep_N
             set_values(data, "response_mask", keep_N)
             data["loss_mask"] = data["response_mask"]  # numerator and denominator count the kept alone
-            self.selection_metrics["seconds"] = time.perf_counter() - began
+            now.metrics["seconds"] = time.perf_counter() - began
         if self.token_log is None:
             return super().forward_backward_batch(data, loss_function)
         data[ROW] = torch.arange(len(data), device=tokens.offsets.device)
-        self._recorder = LogRecorder(tokens, judged, s.tau_p, self.token_log, data["responses"].values())
+        self._recorder = LogRecorder(tokens, judged, s, self.token_log, data["responses"].values())
         try:
             outputs = super().forward_backward_batch(data, loss_function)
-            part = token_log_part.finish(self, data, self._recorder, keep_N, lambda v: gather(v, group))
+            part = token_log_part.finish(now, self.clip, data, self._recorder, keep_N, lambda v: gather(v, group))
         finally:
             self._recorder = None
-        self.logged.append(part)
+        now.logged.append(part)
         return outputs
 
     def statistics_pass(self, data: Batch, response_offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

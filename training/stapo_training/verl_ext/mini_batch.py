@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection.selectors import rare_in_correct
 from stapo_training.selection.token_stats import TokenStats, spans, token_keys
+from stapo_training.token_log.rows import LogPart
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext.logits import PackedLogits
 
@@ -19,6 +21,23 @@ ROW = "selector_row"
 """The key under which micro-batches carry their sequences' rows in the mini-batch."""
 TOP = 5
 """Most probable tokens that a row of the token log names."""
+
+
+@dataclass
+class TrainedStep:
+    """The step that is being trained, as this rank has it.
+
+    Attributes:
+        old_is_current: whether the batch's old statistics are of the weights with which the step begins.
+        mini_batch: number of the last that began, from 1.
+        logged: this rank's part of the token log, a mini-batch each. metrics: of the last mini-batch's selection.
+    """
+
+    number: int = 0
+    old_is_current: bool = False
+    mini_batch: int = 0
+    logged: list[LogPart] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def gather(values_M: torch.Tensor, group: Any) -> torch.Tensor:
@@ -89,9 +108,14 @@ class LogRecorder:
     """
 
     def __init__(
-        self, tokens: RankTokens, judged: TokenStats | None, tau_p: float, log: TokenLogConfig, ids_N: torch.Tensor
+        self,
+        tokens: RankTokens,
+        judged: TokenStats | None,
+        selector: SelectorConfig,
+        log: TokenLogConfig,
+        ids_N: torch.Tensor,
     ):
-        self.tokens, self.tau_p, self.log = tokens, tau_p, log
+        self.tokens, self.selector, self.log = tokens, selector, log
         unseen_N = torch.full_like(tokens.advantage_N, float("nan"))
         self.passed = tokens.stats(unseen_N, torch.zeros_like(unseen_N))
         self.judged, self.wants_entropy = judged or self.passed, judged is None
@@ -128,4 +152,4 @@ class LogRecorder:
         if self.log.mode == "full":
             return judged.response_N
         watched_M = self.watched_N[index_M] & judged.response_N & (judged.advantage_N > 0)
-        return rare_in_correct(judged, self.tau_p) | watched_M
+        return rare_in_correct(judged, self.selector.tau_p) | watched_M

@@ -9,17 +9,24 @@ import torch
 
 from stapo_training.selection import selectors
 from stapo_training.token_log.rows import LogPart, MiniBatch, clipped, logged
-from stapo_training.verl_ext.mini_batch import Batch, LogRecorder
+from stapo_training.verl_ext.mini_batch import Batch, LogRecorder, TrainedStep
 
 
-def finish(engine: Any, data: Batch, recorder: LogRecorder, keep_N: torch.Tensor, pool: selectors.Pool) -> LogPart:
+def finish(
+    now: TrainedStep,
+    clip: tuple[float, float, float] | None,
+    data: Batch,
+    recorder: LogRecorder,
+    keep_N: torch.Tensor,
+    pool: selectors.Pool,
+) -> LogPart:
     """This rank's rows and counts of the mini-batch.
 
     Args:
-        engine: the SelectingEngine, for step, mini-batch and what its loss clips.
+        clip: of the loss, as the engine has it.
         recorder: with the training pass's statistics. keep_N: the trained tokens. pool: over the ranks.
     """
-    passed, judged, s, log = recorder.passed, recorder.judged, engine.selector, recorder.log
+    passed, judged, s, log = recorder.passed, recorder.judged, recorder.selector, recorder.log
     chosen = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, among=s.among, pool=pool)
     rare_N = chosen.candidate_N
     any_rare = pool(rare_N.sum()[None]).sum() > 0
@@ -29,12 +36,12 @@ def finish(engine: Any, data: Batch, recorder: LogRecorder, keep_N: torch.Tensor
     mismatch_N = (old_N - sampler_N).abs()
     positive_N = judged.response_N & (judged.advantage_N > 0) & mismatch_N.isfinite()
     ratio_N, advantage_N = _numpy((passed.logprob_N - old_N).exp()), _numpy(judged.advantage_N)
-    cut_N = np.zeros(len(ratio_N), bool) if engine.clip is None else clipped(advantage_N, ratio_N, *engine.clip)
+    cut_N = np.zeros(len(ratio_N), bool) if clip is None else clipped(advantage_N, ratio_N, *clip)
     ids = data["input_ids"]
     prompts, samples = _prompts_and_samples(data)
     m = MiniBatch(
-        step=engine.step,
-        number=engine.mini_batch,
+        step=now.number,
+        number=now.mini_batch,
         prompt_id_B=prompts,
         sample_B=samples,
         ids=_numpy(ids.values()),

@@ -24,7 +24,7 @@ from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from,
 from stapo_training.token_log.writer import TokenLogConfig, write_step
 from stapo_training.verl_ext import advantages, losses
 from stapo_training.verl_ext.engine import SelectingEngine
-from stapo_training.verl_ext.mini_batch import gather
+from stapo_training.verl_ext.mini_batch import TrainedStep, gather
 from stapo_training.verl_ext.platform import fix_arithmetic, settle
 from stapo_training.verl_ext.transfer import TIED
 
@@ -71,9 +71,9 @@ class SelectingTrainingWorker(TrainingWorker):
         """All optimizer steps of a rollout step; sets what its mini-batches share."""
         engine = self.engine
         advantages.before_step(data, self.advantage, self._pool)
-        engine.logged.clear()
-        engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
-        engine.old_is_current = tu.get_non_tensor_data(data=data, key=OLD_IS_CURRENT, default=False)
+        number: Any = tu.get_non_tensor_data(data=data, key=STEP, default=0)
+        current: Any = tu.get_non_tensor_data(data=data, key=OLD_IS_CURRENT, default=False)
+        engine.now = TrainedStep(number, current)
         output = super().train_mini_batch(data)
         if engine.token_log is not None:
             self._write_log()
@@ -113,12 +113,12 @@ class SelectingTrainingWorker(TrainingWorker):
     def _write_log(self) -> None:
         group = self.engine.get_data_parallel_group()
         parts: list[Any] | None = [None] * dist.get_world_size(group) if dist.get_rank(group) == 0 else None
-        dist.gather_object(self.engine.logged, parts, group=group, group_dst=0)
+        dist.gather_object(self.engine.now.logged, parts, group=group, group_dst=0)
         if self._log_header is not None and parts is not None:
             log, every = self.engine.token_log, [p for of_rank in parts for p in of_rank]
             self._log_bytes = write_step(
                 Path(log.folder),
-                self.engine.step,
+                self.engine.now.number,
                 every,
                 self._log_header,
                 most_rows=log.most_rows,
@@ -133,10 +133,10 @@ class SelectingTrainingWorker(TrainingWorker):
 
     def _one_step(self, data: Any) -> Any:
         """One optimizer step on one mini-batch, with what its selection logs."""
-        engine = self.engine
-        engine.selection_metrics = {}
+        now = self.engine.now
+        now.metrics = {}
         output = super().train_batch(data)
-        metrics = engine.selection_metrics
+        metrics = now.metrics
         if metrics:
             normaliser = float(tu.get(data, "batch_num_tokens"))
             if normaliser != metrics["kept_tokens"]:
