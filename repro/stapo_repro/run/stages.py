@@ -275,7 +275,8 @@ class StageRunner:
 
         if working:
             self.display.show(lines, len(done) / len(stages))
-            time.sleep(POLL_SECONDS if min(spent.values()) > POLL_SECONDS else 0.1)
+            # each stage's processes are looked up in /proc, which takes time from the stages
+            time.sleep(POLL_SECONDS * len(working) if min(spent.values()) > POLL_SECONDS else 0.1)
 
     def _record(self, state: StageState, **values: object) -> StageState:
         """Write stages.json with these values of a stage, which is the last of it."""
@@ -318,7 +319,8 @@ class StageRunner:
         with ThreadPoolExecutor(max(1, len(working))) as pool:
             list(pool.map(lambda w: w.family.end(w.child, self.grace), working))
         for w in working:
-            self._close(w, "interrupted")
+            if self.states[w.stage.name].status == "running":  # else the signal came behind its end
+                self._close(w, "interrupted")
 
 
 def execute(
