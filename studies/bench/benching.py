@@ -55,11 +55,18 @@ def record(
     runs.check_replaced(out, "--out", "bench")
     began = time.perf_counter()
     run = provenance.new_run("bench", {"part": part, **config}, seeds={"run": config["seed"]}, deterministic=False)
+    run = run.model_copy(update={"command": [_without_path(word) for word in run.command]})
     rows, labels = measure()
     done = provenance.close_run(run, out / "run.json", time.perf_counter() - began)
     bench = Bench(run_id=done.run_id, part=part, baseline=baseline, labels=labels, rows=rows)
     store.write_json(out / "bench.json", bench)
     return bench
+
+
+def _without_path(word: str) -> str:
+    """A word of a command line, where this machine's folders are not named: the record is committed as it is."""
+    key, equals, value = word.rpartition("=")
+    return f"{key}{equals}(path)" if Path(value).is_absolute() else word
 
 
 def spread(row: BenchRow) -> str:

@@ -185,7 +185,9 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     if not scores:
         return []
     records = [c.record for s in scores.values() for c in s.cells]
-    return [*_seeds(scores), *_missing(scores), *scoring(records), *_unlike(records), provenance(records)]
+    limits = {r.max_tokens for r in records}
+    limit = [f"Responses of at most {max(limits):,} tokens."] if len(limits) == 1 else []
+    return [*_seeds(scores), *_missing(scores), *scoring(records), *limit, *_unlike(records), provenance(records)]
 
 
 def _join(items: Iterable[object]) -> str:
@@ -254,7 +256,9 @@ def provenance(records: Sequence[CellRecord]) -> str:
     bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"
     made_up = f" {labels.SYNTHETIC}" if any(r.synthetic for r in records) else ""
     engines = _join({r.engine for r in records})
-    return f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} records.{made_up}"
+    return (
+        f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} record{'s' * (len(records) > 1)}.{made_up}"
+    )
 
 
 def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
