@@ -117,7 +117,7 @@ def test_an_unknown_time_does_not_hide_the_disk() -> None:
         (("stapo/qwen3-1.7b",), "1gpu", 3, 3, 8),
         (("stapo/qwen3-1.7b",), "8gpu", 0, 1, 0),
         (("stapo/qwen3-1.7b",), "8gpu", 4, 1, 0),
-        (("stapo/mini",), "cpu-2nodes", 0, 1, 0),
+        (("stapo/mini",), "cpu-2nodes", 2, 1, 0),
         (("stapo/mini", "justrl/mini"), "cpu", 5, 5, 0),
     ],
 )

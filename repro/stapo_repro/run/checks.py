@@ -95,10 +95,10 @@ def sharing(r: CellRequest) -> tuple[int, list[str], str]:
         jobs = min(r.jobs or most, most)
         why = "the Ray cluster is one stage's" if r.ray_address else f"{len(cards)} GPUs, {wants} a stage"
         return jobs, cards if jobs > 1 else [], why
-    if r.jobs:
-        return r.jobs, [], "--jobs"
     if r.hardware != "cpu":
         return 1, [], "the Ray cluster is one stage's"
+    if r.jobs:
+        return r.jobs, [], "--jobs"
     free, cores = psutil.virtual_memory().available / GIB, usable_cores()
     why = f"{cores} cores, {free:.0f} GiB free at {cost.TRAINING_GIB:g} a training"
     return max(1, min(cores, int(free / cost.TRAINING_GIB), len(r.trained))), [], why
