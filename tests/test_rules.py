@@ -28,6 +28,14 @@ def test_labelled_cases() -> None:
     assert all(quick(gold_of(c), c["answer"], options_of(c)) in (None, c["correct"]) for c in CASES)
 
 
+def test_powers_are_told_apart_without_their_digits() -> None:
+    began = time.process_time()
+    for gold, answer in (("2^{1000000000}", "2^{1000000001}"), ("2^{10^9}", "3^{10^9}")):
+        assert full(gold, answer, Options()) is False
+        assert full(gold, gold, Options()) is True
+    assert time.process_time() - began < 4.0  # of the digits of one of them, 4 s
+
+
 @pytest.mark.slow
 def test_what_the_case_file_says_of_math_verify() -> None:
     items = [Item(gold_of(c), f"\\boxed{{{c['answer']}}}", Options(preset="math-verify")) for c in CASES]

@@ -12,7 +12,7 @@ from studies import command
 
 
 def bench(
-    part: tyro.conf.Positional[Literal["training", "grading", "evaluation", "sampler", "mismatch", "update"]],
+    part: tyro.conf.Positional[Literal["training", "grading", "evaluation", "sampler", "mismatch", "update", "start"]],
     out: Path = Path("results/records/bench"),
     repeats: int = 3,
     data_dir: str = "",
@@ -27,13 +27,14 @@ def bench(
         part: training: each way of selecting against JustRL's update. grading: the rule grader against math-verify.
             evaluation: one queue against an engine for each benchmark and setting. sampler: tokens a second of the CPU
             sampler against transformers' own and, with --before, an earlier commit's. mismatch: the sampler's
-            probabilities against the trainer's. update: a micro-batch by each form of the logits' statistics.
+            probabilities against the trainer's. update: a micro-batch by each form of the logits' statistics. start:
+            a training's seconds before its first step and after its last, and with --before an earlier commit's.
         out: The record (run.json, bench.json) is in a folder of the part's name below it.
         repeats: How often everything is timed; the fastest counts.
         data_dir: Of grading and sampler: folder with the benchmarks; if empty, $STAPO_DATA_DIR, else (grading)
             problems of our own.
         model: Of evaluation: folder of a small model, such as the miniature's. Of the others: of the model.
-        before: Of sampler: a commit of this repository up to af01ada3.
+        before: Of start: a commit of this repository. Of sampler: one up to af01ada3.
         problems: Of mismatch: JSON lines with id, problem, answer and level, as MATH's training problems have.
         quick: Small sizes, one repeat: shows that it runs, measures nothing.
     """
@@ -44,6 +45,10 @@ def bench(
         from studies.bench import selecting
 
         found = selecting.bench(out / part, repeats, quick=quick)
+    elif part == "start":
+        from studies.bench import starting
+
+        found = starting.bench_start(out / part, repeats, before)
     else:
         from stapo_results.benchmarks import find_data_dir
         from studies.bench import evaluating

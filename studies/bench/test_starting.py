@@ -1,0 +1,37 @@
+"""Where the bench of starts and ends cuts a training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stapo_results.errors import RunFailed
+from studies.bench.starting import PARTS, parts_of
+
+TRAINING = """
+import pathlib, sys, time
+out = pathlib.Path(sys.argv[1])
+for wait, name in ((0.2, "run.json"), (0.4, "STATUS.md"), (0.6, "metrics.jsonl"), (0.8, "metrics.jsonl")):
+    time.sleep(wait)
+    with open(out / name, "a") as f:
+        f.write("{}\\n")
+time.sleep(1)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_each_part_ends_where_its_file_says_so(code: int, tmp_path: Path) -> None:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", TRAINING, str(tmp_path), str(code)])
+
+    if code:
+        with pytest.raises(RunFailed):
+            parts_of(tmp_path, 2, start)
+    else:
+        parts = parts_of(tmp_path, 2, start)
+        assert list(parts) == list(PARTS)
+        assert list(parts.values()) == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], abs=0.3)
