@@ -1,5 +1,7 @@
 """The composed configurations: every method's settings, pinned; bad input, refused before veRL starts."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,12 @@ from stapo_training.start import resolvers
 from stapo_training.start.configuration import compose, in_full
 
 BASE = ["run.base=base", "run.out=out"]
+
+
+def test_composing_imports_neither_torch_nor_verl() -> None:
+    code = f"from stapo_training.start.configuration import compose; import sys; compose({BASE}); print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert {"torch", "verl", "ray", "hydra"} & set(found) == {"hydra"}
 
 
 def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:

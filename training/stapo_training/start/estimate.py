@@ -143,8 +143,9 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
 
     Three tensors of (tokens, vocabulary) live at the loss: padded logits, those without padding, the gradient.
     Embedding and head are there four times more in a backward pass: gathered, their gradient, and what goes into and
-    comes out of its reduction. AdamW's temporaries come when these are gone, and are less. The trainer's weights stay
-    in Ray's store from one step to the next, in the rollout's type, beside the rollout's copy.
+    comes out of its reduction; the layers stay gathered. AdamW's temporaries come when these are gone, and are less.
+    The trainer's weights stay in Ray's store from one step to the next, in the rollout's type, beside the rollout's
+    copy.
     """
     a, ranks = config.actor_rollout_ref, int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     w, tokens, longest, beside = _sizes(config, s)
@@ -157,7 +158,8 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
     layer = s.saved_bytes_per_token(w)
     kept = w * s.hidden * s.layers + layer if a.model.enable_gradient_checkpointing else layer * s.layers
     root = 2 * (w + GRADIENT) * s.root_parameters
-    update = ranks * (tokens * (kept + 3 * 4 * s.vocab + beside) + root) / GIB
+    layers = 0 if a.actor.fsdp_config.reshard_after_forward else w * s.layers * s.layer_parameters
+    update = ranks * (tokens * (kept + 3 * 4 * s.vocab + beside) + root + layers) / GIB
     # the sampler packs the layers' weights anew; logits are drawn from a few rows at a time
     each_place = longest * s.kv_bytes_per_token(sampled) + sampled * s.vocab
     sampling = (sampled * s.parameters + places * each_place) / GIB

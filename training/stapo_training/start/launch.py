@@ -41,6 +41,7 @@ _MAY_DIFFER = (
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best", "by_size.", "trainer.total_epochs"),
     "trainer.val_before_train",  # a run that has begun does not validate at step 0
+    "data.filter_overlong_prompts",  # off where none is longer
     *("run.cpu_dtype", "run.cpu_threads"),  # what follows from them may not
 )
 """Keys whose values change no result, so that a resumed run may have others: alarms, loggers, preflight, the machine's
@@ -74,6 +75,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     longer = f"{found.longer} prompts are left out: longer than data.max_prompt_length={config.data.max_prompt_length}"
     for warning in filter(None, (found.warning, unchecked and lacking, found.longer and longer)):
         print(f"warning: {warning}", file=sys.stderr)
+    config.data.filter_overlong_prompts = bool(found.longer)  # veRL asks the tokenizer for every prompt once more
     weights.pin(config, download=True)
     return _open_and_train(config, command, found.files)
 
@@ -98,17 +100,15 @@ def _show_configuration(config: Any) -> int:
 
 
 def _prepare_cpu(config: Any) -> None:
-    """Without a GPU this process needs our platform too.
-
-    veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the module
-    that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand.
-    """
+    """Without a GPU this process needs our platform too: veRL imports what VERL_USE_EXTERNAL_MODULES names, and chooses
+    its platform when it is first asked for."""
     if config.trainer.device != "cpu":
         return
     os.environ |= {k: str(v) for k, v in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
     # Ray counts a CPU run's logical GPUs against this list, which hides real ones
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
+    if "verl" in sys.modules:
+        importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
     # idle workers that Ray would start in advance cost seconds of both cores and are never used
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 

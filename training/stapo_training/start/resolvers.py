@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Any
 
@@ -145,6 +146,14 @@ def validates(*, _root_: Any) -> bool:
     return int(_root_.trainer.test_freq) > 0
 
 
+def package(name: str) -> str:
+    """`${package:NAME}`: the folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise BadInput(f"the package {name} is not installed", next_step="pip install -e '.[train]' (README.md, Start)")
+    return spec.submodule_search_locations[0]
+
+
 def own_error(error: BaseException | None) -> BadInput | None:
     """The BadInput that one of these functions raised, out of the exceptions OmegaConf wraps around it."""
     while error is not None and not isinstance(error, BadInput):
@@ -157,6 +166,6 @@ def register() -> None:
     from omegaconf import OmegaConf
 
     of_numbers = (per_rank, product, portion)
-    of_machine = (ray_cpus, optimizer_threads, cpu_dtype, cpu_threads, fetched)
+    of_machine = (ray_cpus, optimizer_threads, cpu_dtype, cpu_threads, fetched, package)
     for function in (*of_numbers, *of_machine, of_size, planted_ids, validation, validates):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

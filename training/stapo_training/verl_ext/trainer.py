@@ -24,7 +24,7 @@ from stapo_results.errors import RunFailed
 from stapo_training.folder import alarms, interrupts, status, step_metrics
 from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
 from stapo_training.token_log.writer import discard_after
-from stapo_training.verl_ext import losses, rollout
+from stapo_training.verl_ext import losses, queue_start, rollout
 from stapo_training.verl_ext.balance import balanced_order
 from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
@@ -173,6 +173,7 @@ class StapoTrainer(PPOTrainerSync):
         return super()._update_actor(batch, metrics)
 
     def on_init_end(self) -> None:
+        queue_start.wait()
         self._send_weights()
 
     def on_step_end(self) -> None:
