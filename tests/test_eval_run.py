@@ -424,10 +424,10 @@ def test_accuracy_so_far_counts_algebra_as_wrong_and_leaves_failures_out(
         for done, s in enumerate(fresh, 3):
             now[0] += 20
             tally.add([s])
-            display.update(done, 12, tally)
-    # 2 of 5, one of them undecided; after 60 s 3 of the 10 that were left; the recorded ones' tokens are not counted
+            display.update(done, 12, tally, under_way=12)
+    # 2 of 5, one of them undecided; after 60 s 50 tokens and 12 under way, beside 10 on record; 12 of 12 each are 144
     assert capsys.readouterr().err.splitlines() == [
         "m: generate, 2 of 12 done",
-        "m: generate 5/12, 2 min 20 s left, 1 tokens/s, in % so far by rule, at least: own t1.0 40.0",
+        "m: generate 5/12, 1 min 10 s left, 1 tokens/s, in % so far by rule, at least: own t1.0 40.0",
     ]
     assert str(tally) == ", 1 FAILED, in % so far by rule, at least: own t1.0 40.0"

@@ -227,7 +227,7 @@ def _generate(
                 journal.append(fresh)
                 samples.update({key_of(s): s for s in fresh})
                 tally.add(fresh)
-                display.update(len(samples), len(requests), tally)
+                display.update(len(samples), len(requests), tally, engine.under_way)
                 if time.monotonic() - saved >= _SAVE_SECONDS:
                     saved = time.monotonic()
                     save()

@@ -27,7 +27,7 @@ class Tally:
 
     Attributes:
         failed: samples on which the engine failed.
-        tokens: response tokens of this process's samples.
+        before, tokens: response tokens of the samples that were on record, and of this process's.
     """
 
     def __init__(self, plan: EvaluationPlan, recorded: Iterable[Sample]):
@@ -35,7 +35,7 @@ class Tally:
         self.right, self.seen = Counter[str](), Counter[str]()
         self.failed = self.tokens = 0
         self.add(recorded)
-        self.tokens = 0
+        self.before, self.tokens = self.tokens, 0
 
     def add(self, samples: Iterable[Sample]) -> None:
         from stapo_eval.grading.rules import quick  # here: commands that only print start without it
@@ -77,11 +77,20 @@ class StageDisplay(Display):
             self.say(f"{self.label}: {stage}, {done} of {total} done")
         terminal.report_progress(stage, done, total)
 
-    def update(self, done: int, total: int, tally: Tally | None = None) -> None:
-        """Show where the stage is; of generation, with its speed and accuracy so far."""
+    def update(self, done: int, total: int, tally: Tally | None = None, under_way: int = 0) -> None:
+        """Show where the stage is; of generation, with its speed and accuracy so far.
+
+        Args:
+            under_way: tokens of responses that are not finished. They are a part of the work: by whole responses alone
+                a run of long ones would seem ten times slower in its first minutes.
+        """
         now = time.monotonic()
-        left = (now - self.began) * (total - done) / max(1, done - self.first)
-        speed = tally.tokens / max(1e-9, now - self.began) if tally else 0.0
+        left, speed = (now - self.began) * (total - done) / max(1, done - self.first), 0.0
+        if tally:
+            speed = (tally.tokens + under_way) / max(1e-9, now - self.began)
+            made = tally.before + tally.tokens
+            if speed and made:
+                left = max(0.0, made * total / done - made - under_way) / speed
         more = f", {speed:,.0f} tokens/s" if tally else ""
         line = f"{self.label}: {self.stage} {done}/{total}, {terminal.duration(left)} left{more}"
         self.show(lambda: f"{line}{tally or ''}", done / max(1, total))

@@ -379,6 +379,11 @@ class Sampler:
         """Responses that are not finished."""
         return len(self.waiting) + len(self.working)
 
+    @property
+    def under_way(self) -> int:
+        """Tokens of the responses that are being made."""
+        return sum(len(row.tokens) for row in self.working)
+
     @torch.inference_mode()
     def step(self) -> list[tuple[Hashable, Generated | Exception]]:
         """A token for every response that is being made, after waiting prompts have taken the free places.

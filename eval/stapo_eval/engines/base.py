@@ -133,12 +133,13 @@ class Engine(ABC):
     Attributes:
         counts_tokens: True if `len(encode(text))` is exact; endpoints give UTF-8 bytes, an upper bound.
         copies: engines behind this one; 0: it is one itself.
+        under_way: tokens of responses that are not finished, where the engine can tell.
         busy: seconds in which the model worked or was waited for.
         notes: what happened that a reader of the records should know (a replica that was lost).
         refused: options of a request that an endpoint does not take.
     """
 
-    counts_tokens, copies = True, 0
+    counts_tokens, copies, under_way = True, 0, 0
     tokenizer: Any
 
     def loaded(self, spec: EngineSpec) -> None:

@@ -67,6 +67,11 @@ class HfEngine(Engine):
             most = min(d.max_tokens, self.context - len(r.prompt))
             self.sampler.add(r, r.prompt, r.seed, Drawing(d.temperature, d.top_p, d.top_k, d.min_p), most)
 
+    @property
+    def under_way(self) -> int:  # type: ignore[override]  # 0 in the base
+        """Tokens of the responses that are being made."""
+        return self.sampler.under_way
+
     def poll(self) -> list[Finished]:
         """Work until a response or more have ended.
 
