@@ -13,6 +13,7 @@ from stapo_repro.run import checks
 from stapo_repro.run.chain import main, make_stages
 from stapo_repro.run.cost import Cost
 from stapo_repro.run.request import console_script
+from stapo_repro.run.stages import Stage
 from stapo_results.errors import BadInput
 
 
@@ -51,6 +52,14 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, c
     ):
         assert part in text
     assert not (tmp_path / "o").exists()
+
+
+def test_hours_side_by_side_by_hand() -> None:
+    needs = {"base": (), "A": ("base",), "B": ("base",), "C": ("base",), "eval A": ("A",), "eval B": ("B",)}
+    stages = [Stage(name, (), Path(name), (), of) for name, of in needs.items()]
+    hours = {"A": 3.0, "B": 2.0, "C": 2.0, "eval A": 1.0, "eval B": 1.0}
+    # with two: C takes B's place from 2 to 4, A's evaluation A's from 3 to 4, B's begins last
+    assert [checks.hours_side_by_side(stages, hours, jobs) for jobs in (1, 2, 9)] == [9.0, 5.0, 4.0]
 
 
 def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import psutil
@@ -202,7 +203,30 @@ def show_plan(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]
             print(f"     {cost_text(costs[stage.name])} ({costs[stage.name].basis})")
     left = [s.name for s in stages if s.name not in done and not s.always]
     sums = cost_text(*(costs[name] for name in left if name in costs))
+    hours = {name: costs[name].hours or 0.0 for name in left if name in costs}
+    with contextlib.suppress(BadInput):  # the checks say it
+        jobs = sharing(r)[0]
+        if (wall := hours_side_by_side(stages, hours, jobs)) < sum(hours.values()):
+            sums += f"; about {duration(3600 * wall)} with {jobs} at a time"
     print(f"\nStill to do: {len(left)} of {len(stages)} stages, {sums}\n", flush=True)
+
+
+def hours_side_by_side(stages: Sequence[Stage], hours: Mapping[str, float], jobs: int) -> float:
+    """Hours until all stages have ended, where `jobs` at a time begin as soon as their inputs are there, in order.
+
+    A stage without hours takes none.
+    """
+    order = {s.name: i for i, s in enumerate(stages)}
+    sorter = TopologicalSorter({s.name: [n for n in s.needs if n in order] for s in stages})
+    sorter.prepare()
+    now, ready, working = 0.0, list[str](), list[tuple[float, str]]()
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()], key=order.__getitem__)
+        begun, ready = ready[: jobs - len(working)], ready[jobs - len(working) :]
+        working = sorted([*working, *((now + hours.get(name, 0.0), name) for name in begun)])
+        now, name = working.pop(0)
+        sorter.done(name)
+    return now
 
 
 def show_checks(checks: Checks) -> None:
