@@ -425,9 +425,9 @@ def test_accuracy_so_far_counts_algebra_as_wrong_and_leaves_failures_out(
             now[0] += 20
             tally.add([s])
             display.update(done, 12, tally, under_way=12)
-    # 2 of 5, one of them undecided; after 60 s 50 tokens and 12 under way, beside 10 on record; 12 of 12 each are 144
+    # 2 of 5, one of them undecided; after 60 s 50 tokens and 12 under way, beside 10 on record; 12 for each of 7
     assert capsys.readouterr().err.splitlines() == [
         "m: generate, 2 of 12 done",
-        "m: generate 5/12, 1 min 10 s left, 1 tokens/s, in % so far by rule, at least: own t1.0 40.0",
+        "m: generate 5/12, 1 min 21 s left, 1 tokens/s, in % so far by rule, at least: own t1.0 40.0",
     ]
     assert str(tally) == ", 1 FAILED, in % so far by rule, at least: own t1.0 40.0"

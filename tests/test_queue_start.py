@@ -19,8 +19,9 @@ def test_the_start_is_waited_for_by_who_uses_the_queue_and_by_its_end(monkeypatc
         if conf == "bad":
             raise OSError("no queue")
 
-    monkeypatch.setattr(queue_start, "_init", start)
-    monkeypatch.setattr(queue_start, "_close", lambda: events.append("closed"))
+    for name, fake in (("init", start), ("close", lambda: events.append("closed"))):
+        monkeypatch.setattr(transfer_queue, name, fake)
+        monkeypatch.setattr(queue_start, f"_{name}", fake)
     with queue_start.beside():
         transfer_queue.init("good")
         events.append("ranks")

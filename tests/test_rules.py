@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from near_misses import CASES, Gold, benchmark_golds, gold_of, near_misses, options_of, variants
 
+from stapo_eval.grading import library
 from stapo_eval.grading.pool import Item, Limits, Pool
 from stapo_eval.grading.presets import decide, extract
 from stapo_eval.grading.rules import Options, check_preset, full, quick
@@ -30,10 +31,24 @@ def test_labelled_cases() -> None:
 
 def test_powers_are_told_apart_without_their_digits() -> None:
     began = time.process_time()
-    for gold, answer in (("2^{1000000000}", "2^{1000000001}"), ("2^{10^9}", "3^{10^9}")):
+    for gold, answer in (("2^{1000000000}", "2^{1000000001}"), ("2^{10^9}", "3^{10^9}"), ("5", "-2^{10^9}")):
         assert full(gold, answer, Options()) is False
-        assert full(gold, gold, Options()) is True
     assert time.process_time() - began < 4.0  # of the digits of one of them, 4 s
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("3^{2100001}", r"3 \cdot 3^{2100000}", True),
+        ("2^{4000000}", "2^{4000000}+1", False),
+        ("0", r"3^{2100001}-3\cdot 3^{2100000}", True),  # forty digits cancel
+        ("0", "2^{-4000000}", False),  # and tell nothing of what is small
+        ("1", "1-2^{-4000000}", False),
+        (r"\lfloor 2^{4000000}/3 \rfloor", "(2^{4000000}-1)/3", True),
+    ],
+)
+def test_powers_of_a_million_digits_are_compared_exactly(gold: str, answer: str, right: bool) -> None:
+    assert library.equal(gold, answer) is right
 
 
 @pytest.mark.slow

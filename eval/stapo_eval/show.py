@@ -88,9 +88,9 @@ class StageDisplay(Display):
         left, speed = (now - self.began) * (total - done) / max(1, done - self.first), 0.0
         if tally:
             speed = (tally.tokens + under_way) / max(1e-9, now - self.began)
-            made = tally.before + tally.tokens
-            if speed and made:
-                left = max(0.0, made * total / done - made - under_way) / speed
+            # the first to end are the short ones: as much is left of a response that is under way as of a new one
+            if speed and (made := tally.before + tally.tokens):
+                left = made / done * (total - done) / speed
         more = f", {speed:,.0f} tokens/s" if tally else ""
         line = f"{self.label}: {self.stage} {done}/{total}, {terminal.duration(left)} left{more}"
         self.show(lambda: f"{line}{tally or ''}", done / max(1, total))

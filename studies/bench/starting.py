@@ -17,8 +17,9 @@ from pathlib import Path
 import psutil
 
 from stapo_repro.paper import checkout
+from stapo_results import store
 from stapo_results.errors import RunFailed
-from stapo_results.schema import Bench, BenchRow
+from stapo_results.schema import Bench, BenchRow, Run
 from stapo_training.miniature.build import build_base
 from studies.bench import benching
 
@@ -54,10 +55,14 @@ def parts_of(out: Path, steps: int, start: Callable[[], subprocess.Popen[bytes]]
 
     reached = [(out / "run.json").is_file, (out / "STATUS.md").is_file, lambda: logged(1), lambda: logged(steps)]
     times, process = [time.perf_counter()], start()
-    while process.poll() is None:
-        while len(times) <= len(reached) and reached[len(times) - 1]():
-            times.append(time.perf_counter())
-        time.sleep(0.02)
+    try:
+        while process.poll() is None:
+            while len(times) <= len(reached) and reached[len(times) - 1]():
+                times.append(time.perf_counter())
+            time.sleep(0.02)
+    finally:
+        process.terminate()  # a training ends its processes itself
+        process.wait()
     times.append(time.perf_counter())
     if process.returncode or len(times) != len(PARTS) + 1:
         raise RunFailed("a training of the bench failed", found=f"exit code {process.returncode}", expected="0",
@@ -88,6 +93,7 @@ def bench_start(out: Path, repeats: int, before: str, steps: int = 2) -> Bench:
 
     def measured() -> tuple[list[BenchRow], dict[str, str]]:
         found: dict[str, list[dict[str, float]]] = {}
+        commits: dict[str, str] = {}
         with tree_of("") as now, tree_of(before) as then, tempfile.TemporaryDirectory() as folder:
             build_base(base := Path(folder) / "base", 0)
             trees = {"now": now, f"at {before}": then} if before else {"now": now}
@@ -95,13 +101,14 @@ def bench_start(out: Path, repeats: int, before: str, steps: int = 2) -> Bench:
                 for name, tree in trees.items():
                     began, place = _busy(), Path(folder) / f"{name.replace(' ', '-')}-{repeat}"
                     parts = parts_of(place, steps, training(tree, base, place, steps))
+                    commits[name] = store.read_json(place / "run.json", Run).code_commit
                     found.setdefault(name, []).append({**parts, "core seconds": _busy() - began})
                     print(f"{repeat + 1}/{repeats}, {name}: {sum(parts.values()):.1f} s", flush=True)
         outside = {name: [sum(p[x] for x in PARTS if x != "other steps") for p in all_] for name, all_ in found.items()}
-        rows = []
+        rows, base = [], list(outside.values())[-1]
         for name, seconds in outside.items():
-            fastest = found[name][seconds.index(min(seconds))]
-            rows.append(benching.timed_row(name, seconds, next(iter(reversed(outside.values()))), values=fastest))
+            fastest, of = found[name][seconds.index(min(seconds))], {"commit": commits[name][:8]}
+            rows.append(benching.timed_row(name, seconds, base, labels=of, values=fastest))
         return rows, {"steps": str(steps), "processors": str(os.cpu_count())}
 
     config = {"before": before, "steps": steps, "repeats": repeats, "seed": 0}

@@ -183,28 +183,40 @@ def _close(x: Any, y: Any, within: Fraction | None = None) -> bool:
         return x == y or (within is not None and abs(x - y) <= Rational(within.numerator, within.denominator))
     if not x.is_number or not y.is_number:
         return False
-    here, there = x.evalf(_DIGITS), y.evalf(_DIGITS)
-    apart, size = abs(here - there), max(abs(here), abs(there))
+    difference, x, y = x - y, x.evalf(_DIGITS), y.evalf(_DIGITS)
+    apart, size = abs(x - y), max(abs(x), abs(y))
     if not apart.is_Float and not apart.is_Integer:
         from sympy import oo
 
-        return here == there and here in (oo, -oo)  # a pole is no value
+        return x == y and x in (oo, -oo)  # a pole is no value
+    if size > Float("1e35"):  # the digits do not reach to the units
+        return difference.simplify() == 0
     most = Float(within.numerator, _DIGITS) / within.denominator if within else 0
-    if size > Float("1e35") and apart <= max(size * Float("1e-30"), most):  # the digits do not reach to the units
-        return (x - y).simplify() == 0
     return bool(apart <= max(size * Float("1e-40"), Float("1e-90"), most))
 
 
-def _number(x: Any) -> Any:
-    """An expression carried out, but for powers of millions of digits, which `_close` need not write out."""
-    from sympy import Float, Integer, Pow, log
+def _far_apart(x: Any, y: Any) -> bool:
+    """Whether two numbers, of which one is a power of millions of digits, differ in their first thirty.
 
-    for power in sorted(x.atoms(Pow), key=lambda p: p.count_ops()):  # what stands in an exponent comes first
-        if power.base.is_Integer and abs(power.base) > 1:
-            digits = (power.exp * log(abs(power.base), Integer(10))).evalf(15)
-            if digits.is_Float and abs(digits) > Float("1e6"):
-                return x
-    return x.doit()
+    To write such a power out takes seconds. Sums are left out, since forty digits may cancel.
+    """
+    from sympy import Float
+
+    if not any(map(_is_long, (x, y))) or not all(v.is_Rational or _is_long(v) for v in (x, y)):
+        return False
+    here, there = x.evalf(_DIGITS), y.evalf(_DIGITS)
+    return bool(abs(here - there) > Float("1e-30") * max(abs(here), abs(there)))
+
+
+def _is_long(x: Any) -> bool:
+    """Whether a number is a whole one's power of more than a million digits, perhaps with a factor."""
+    from sympy import Float, Integer, log
+
+    power = x.as_coeff_Mul()[1]
+    if not (power.is_Pow and power.base.is_Integer and abs(power.base) > 1 and power.exp.is_number):
+        return False
+    digits = (power.exp * log(abs(power.base), Integer(10))).evalf(15)
+    return bool(digits.is_Float and Float("1e6") < digits < Float("1e15"))  # beyond, its logarithm has too many digits
 
 
 def _point(symbols: list[Any], k: int, signs: int = 0) -> dict[Any, Any]:
@@ -269,7 +281,12 @@ def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
     if steps and symbols:
         whole = g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps)
         points = [*([] if whole else points), *_beside_steps(symbols, g, a, whole)]
-    return all(_close(_number(g.subs(p)), _number(a.subs(p)), None if symbols else within) for p in points)
+
+    def close(x: Any, y: Any) -> bool:
+        most = None if symbols else within
+        return not (most is None and _far_apart(x, y)) and _close(x.doit(), y.doit(), most)
+
+    return all(close(g.subs(p), a.subs(p)) for p in points)
 
 
 def _beside_steps(symbols: list[Any], g: Any, a: Any, whole: bool) -> list[dict[Any, Any]]:
@@ -341,7 +358,7 @@ def _multiples(g: Any, a: Any, given: set[str]) -> bool:
     known = [s for s in symbols if str(s) in given]
 
     def ratio(point: dict[Any, Any]) -> Any:
-        return _number(g.subs(point)) / _number(a.subs(point))
+        return g.subs(point).doit() / a.subs(point).doit()
 
     first = _point(symbols, 0)
     factor = ratio(first)

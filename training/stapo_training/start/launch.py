@@ -41,7 +41,7 @@ _MAY_DIFFER = (
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best", "by_size.", "trainer.total_epochs"),
     "trainer.val_before_train",  # a run that has begun does not validate at step 0
-    "data.filter_overlong_prompts",  # off where none is longer
+    *(f"actor_rollout_ref.{of}.fsdp_config.reshard_after_forward" for of in ("actor", "ref")),  # when, not what
     *("run.cpu_dtype", "run.cpu_threads"),  # what follows from them may not
 )
 """Keys whose values change no result, so that a resumed run may have others: alarms, loggers, preflight, the machine's
@@ -58,8 +58,9 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     chosen = [o for o in last_choices(overrides) if o.startswith("hardware=")]
     if set(chosen) <= {"hardware=cpu", "hardware=cpu-vllm"}:
         # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is
-        # imported, which composing does.
+        # imported.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # as veRL does: a check may import Ray before it
     config = compose(overrides)
     if config_only:
         return _show_configuration(config)
@@ -75,9 +76,8 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     longer = f"{found.longer} prompts are left out: longer than data.max_prompt_length={config.data.max_prompt_length}"
     for warning in filter(None, (found.warning, unchecked and lacking, found.longer and longer)):
         print(f"warning: {warning}", file=sys.stderr)
-    config.data.filter_overlong_prompts = bool(found.longer)  # veRL asks the tokenizer for every prompt once more
     weights.pin(config, download=True)
-    return _open_and_train(config, command, found.files)
+    return _open_and_train(config, command, found)
 
 
 def choose_logits_form(config: Any, shape: Shape | None) -> None:
@@ -104,7 +104,9 @@ def _prepare_cpu(config: Any) -> None:
     its platform when it is first asked for."""
     if config.trainer.device != "cpu":
         return
-    os.environ |= {k: str(v) for k, v in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
+    given = config.ray_kwargs.ray_init.runtime_env.env_vars.items()
+    # OpenMP's are for Ray's processes: this one samples, and waits for nobody
+    os.environ |= {k: str(v) for k, v in given if not k.startswith("OMP_")}
     # Ray counts a CPU run's logical GPUs against this list, which hides real ones
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     if "verl" in sys.modules:
@@ -282,8 +284,8 @@ def _advice(previous: Run, differing: list[str]) -> str:
     return f"run.steps={steps} resumes it, or {constant}"
 
 
-def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
-    out, new = Path(config.run.out), new_record(config, files)
+def _open_and_train(config: Any, command: str, found: Preflight) -> int:
+    out, new = Path(config.run.out), new_record(config, found.files)
     with runs.opened(out, new, flag="run.out", **rules(new, out)) as open_run:
         longer = with_steps(open_run.record.config, int(config.run.steps))
         if open_run.finished and longer == open_run.record.config:
@@ -298,6 +300,8 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         checkpoint = folder.last_checkpoint()
         whole = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
         _set_places(config, folder, checkpoint, command)
+        if found.counted and not found.longer:  # veRL would ask the tokenizer for every prompt once more
+            config.data.filter_overlong_prompts = False
         start = checkpoint.name if checkpoint else "the start"
         with _status_at_end(config, out), open_run.working(start, resume=f"to resume: {command}", config=longer):
             for name, value in _places(out, open_run.record).items():

@@ -72,13 +72,15 @@ class Node:
 class Preflight:
     """What the checks found of a run; None is what a failed check would have given.
 
-    prompts: of training, without those that are `longer` than data.max_prompt_length. validation: samples of one.
+    prompts: of training, without those that are `longer` than data.max_prompt_length. counted: whether a tokenizer
+    was there to tell. validation: samples of one.
     """
 
     checks: Checks
     files: list[Path] = field(default_factory=list)
     prompts: int | None = 0
     longer: int = 0
+    counted: bool = False
     validation: int = 0
     card: str | None = None
     shape: Shape | None = None
@@ -98,6 +100,7 @@ def examine(config: Any) -> Preflight:
     checks = found.checks
     model = checks.attempt("model", check_model, config)
     tokenizer = model and checks.attempt("tokenizer", find_tokenizer, config)
+    found.counted = bool(tokenizer)
     for kind in ("train_files", "val_files"):
         names, ids, lengths = config.data[kind], list[str | None](), list[int]()
         for path in map(Path, [names] if isinstance(names, str) else names):
