@@ -82,9 +82,9 @@ def statements(run: LoggedRun) -> list[list[str]]:
     return [[escape(text) for text in line] for line in out]
 
 
-def section(run: LoggedRun, name: str) -> list[str]:
-    """A probe's part of the page: statements, tokens by advantage, words, cases."""
-    lines = [f"## {name}", "", *grid(_HEAD, statements(run), 3), ""]
+def section(run: LoggedRun, name: str, condition: str) -> list[str]:
+    """A probe's part of the page: its condition, statements, tokens by advantage, words, cases."""
+    lines = [f"## {name}", "", condition, "", *grid(_HEAD, statements(run), 3), ""]
     rare = run.rows["rare"]
     values, at = np.unique(np.round(run.rows["advantage"][rare], 2), return_inverse=True)
     counts = ((v, at == i) for i, v in enumerate(values))
@@ -101,14 +101,22 @@ def section(run: LoggedRun, name: str) -> list[str]:
     return [*lines, *grid(("Token in its context", "p", "H (nats)", "Top 5", "S2T"), cases, 1), ""]
 
 
-def probes(records: Path) -> dict[str, LoggedRun]:
-    """Name -> log of each collected probe below a folder: the model that wrote and scored, and the folder's name."""
+def probes(records: Path) -> dict[str, tuple[LoggedRun, str]]:
+    """Name -> log of each collected probe below a folder, and its condition in a sentence.
+
+    The name is that of the model, which wrote and scored, and of the folder.
+    """
     found = {}
     for log in sorted(records.rglob(token_log.FOLDER)):
         run = store.read_json(log.parent / "run.json", Run)
         if run.kind == "probe":
             model = size_label(Path(run.config["model"]).parent.name)
-            found[f"{model}'s responses ({log.parent.name})"] = load(log.parent)
+            c = run.config
+            condition = (
+                f"Mini-batches of {c['mini_batch']} responses, where the paper's runs have 512; tau_p {c['tau_p']}, "
+                f"q {c['q']}; weights in {c['dtype']}."
+            )
+            found[f"{model}'s responses ({log.parent.name})"] = load(log.parent), condition
     return found
 
 
@@ -128,10 +136,14 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
     head = (
         "# Tokens of a real model\n\nOne model's own responses: nothing was trained. `stapo-train probe` made the logs."
     )
-    lines = [line for name, run in of.items() for line in section(run, name)] or [_NOT_RUN]
+    lines = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]
     roots = [records] if records.is_dir() else []
     lines += ["", *claims.section(load_training_runs(roots), load_cells(roots))]
     files[command.TABLES / "real.md"] = "\n".join([head, "", *lines, ""]).encode()
-    short = [line for name, run in of.items() for line in (f"**{name}**", "", *grid(_HEAD, statements(run), 3), "")]
+    short = [
+        line
+        for name, (run, how) in of.items()
+        for line in (f"**{name}** {how}", "", *grid(_HEAD, statements(run), 3), "")
+    ]
     generated.renew(files, checkout() / "docs" / "findings.md", "real", "\n".join(short) or _NOT_RUN)
-    command.add_figures(files, "real", drawn(of))
+    command.add_figures(files, "real", drawn({name: run for name, (run, _) in of.items()}))

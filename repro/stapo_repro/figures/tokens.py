@@ -266,7 +266,7 @@ def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str],
             text = f"{marked(run.vocabulary.one(token))}   {100 * p:.3g} %"
             style.number(axes, p, at, text, 3, parse_math=False, annotation_clip=False)
         before, own, after = (marked(run.vocabulary.several(x)) for x in (r["before"], [r["token"]], r["after"]))
-        ticks.append(f"…{before[-36:]}⟦{own}⟧{after[:12]}…\n{category or 'no category'}, H = {r['entropy']:.2f}")
+        ticks.append(f"…{before[-32:]}⟦{own}⟧{after[:12]}…\n{category or 'no category'}, H = {r['entropy']:.2f}")
     axes.set_yticks([-y - 0.27 for y in range(len(chosen))], ticks, size=SMALL, parse_math=False)
     left = min([math.exp(r["logprob"]) for r, _ in chosen] + [1e-3]) / 3
     axes.set(xscale="log", xlabel="probability", xlim=(left, 1))
