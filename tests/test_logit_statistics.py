@@ -40,7 +40,7 @@ def test_statistics_by_hand(form: Form) -> None:
     assert found.collision_N.tolist() == pytest.approx([0.25, 0.375, 1, 0.5], abs=1e-6)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])  # compiles four times
 def test_what_is_not_asked_for_is_not_there(form: Form) -> None:
     logits, chosen = torch.randn(5, 50), torch.arange(5)
     both = statistics(logits, chosen, form=form)

@@ -14,7 +14,7 @@ from stapo_training.verl_ext.transfer import wait_for_ranks
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
     yield
     ray.shutdown()
 
