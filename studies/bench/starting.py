@@ -27,7 +27,7 @@ WINGS = ("results", "training", "eval", "repro")
 PARTS = ("checks", "workers", "first step", "other steps", "end")
 """Until run.json is there; until veRL's loop begins (STATUS.md); until the first and the last step are in
 metrics.jsonl; until the process has ended."""
-_COMMAND = "import sys; from stapo_training.cli import main; sys.exit(main(sys.argv[1:]))"
+_COMMAND = "import sys; from stapo_training.cli import main; sys.exit(main())"
 
 
 @contextmanager
