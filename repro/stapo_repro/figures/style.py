@@ -114,7 +114,8 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
     Args:
         kinds: of "svg", "png", "pdf"; the one that pages show is always among the files.
     """
-    lines = [x for text in (sketch.finding, sketch.title) for x in textwrap.wrap(text, _LETTERS)]
+    lines = textwrap.wrap(sketch.finding, _LETTERS)
+    lines += textwrap.wrap(sketch.title, _LETTERS)
     sketch.figure.suptitle("\n".join(lines), x=0.02, ha="left", parse_math=False)
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
     sketch.figure.set_layout_engine(None)

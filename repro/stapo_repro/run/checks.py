@@ -205,8 +205,9 @@ def show_plan(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]
     sums = cost_text(*(costs[name] for name in left if name in costs))
     hours = {name: costs[name].hours or 0.0 for name in left if name in costs}
     with contextlib.suppress(BadInput):  # the checks say it
-        jobs = sharing(r)[0]
-        if (wall := hours_side_by_side(stages, hours, jobs)) < sum(hours.values()):
+        jobs, _, _ = sharing(r)
+        wall = hours_side_by_side(stages, hours, jobs)
+        if wall < sum(hours.values()):
             sums += f"; about {duration(3600 * wall)} with {jobs} at a time"
     print(f"\nStill to do: {len(left)} of {len(stages)} stages, {sums}\n", flush=True)
 
@@ -222,8 +223,10 @@ def hours_side_by_side(stages: Sequence[Stage], hours: Mapping[str, float], jobs
     now, ready, working = 0.0, list[str](), list[tuple[float, str]]()
     while sorter.is_active():
         ready = sorted([*ready, *sorter.get_ready()], key=order.__getitem__)
-        begun, ready = ready[: jobs - len(working)], ready[jobs - len(working) :]
-        working = sorted([*working, *((now + hours.get(name, 0.0), name) for name in begun)])
+        free = jobs - len(working)
+        begun, ready = ready[:free], ready[free:]
+        working += [(now + hours.get(name, 0.0), name) for name in begun]
+        working.sort()
         now, name = working.pop(0)
         sorter.done(name)
     return now
