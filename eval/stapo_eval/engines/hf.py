@@ -67,11 +67,6 @@ class HfEngine(Engine):
             most = min(d.max_tokens, self.context - len(r.prompt))
             self.sampler.add(r, r.prompt, r.seed, Drawing(d.temperature, d.top_p, d.top_k, d.min_p), most)
 
-    @property
-    def under_way(self) -> int:  # type: ignore[override]  # 0 in the base
-        """Tokens of the responses that are being made."""
-        return self.sampler.under_way
-
     def poll(self) -> list[Finished]:
         """Work until a response or more have ended.
 
@@ -87,6 +82,7 @@ class HfEngine(Engine):
                 less = f"--batch-rows {max(1, self.spec.places // 2)}; what is finished is kept"
                 what, cure = "the model failed in a step", less if short else _NEXT
                 raise RunFailed(what, found=message_of(e), next_step=cure) from e
+        self.under_way = self.sampler.under_way
         finished = [self._end(request, response) for request, response in ended]
         if broken := [f.error for f in finished if f.error]:
             try:

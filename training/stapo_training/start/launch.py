@@ -41,7 +41,7 @@ _MAY_DIFFER = (
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best", "by_size.", "trainer.total_epochs"),
     "trainer.val_before_train",  # a run that has begun does not validate at step 0
-    *(f"actor_rollout_ref.{of}.fsdp_config.reshard_after_forward" for of in ("actor", "ref")),  # when, not what
+    "actor_rollout_ref.actor.fsdp_config.reshard_after_forward",  # when weights are gathered, not which
     *("run.cpu_dtype", "run.cpu_threads"),  # what follows from them may not
 )
 """Keys whose values change no result, so that a resumed run may have others: alarms, loggers, preflight, the machine's
