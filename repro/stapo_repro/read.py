@@ -17,7 +17,9 @@ from stapo_results.store import read, read_json
 LABELS = "labels"
 METHODS = "methods"
 """Short runs of the methods beyond the paper's."""
-APART = ("testbed", LABELS, "causes", METHODS)
+ENGINES = "engines"
+"""Cells of `real` once more, by another engine."""
+APART = ("testbed", LABELS, "causes", METHODS, ENGINES)
 """Folders of results/records with experiments of their own: in no table or figure of the others, and no estimate."""
 
 

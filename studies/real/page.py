@@ -12,7 +12,7 @@ from stapo_repro.figures import tokens
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.labels import size_label
 from stapo_repro.paper import checkout
-from stapo_repro.read import load_cells, load_training_runs
+from stapo_repro.read import ENGINES, load_cells, load_training_runs
 from stapo_repro.text import escape, grid, model_text, number_shown, percent, shown
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
@@ -22,7 +22,7 @@ from stapo_results import generated, store, token_log
 from stapo_results.schema import Run
 from stapo_results.statistics import Number
 from studies import command
-from studies.real import claims
+from studies.real import claims, engines
 
 WORDS = {"digits, $ and x": (r"\d+|\$+|x", "silenced"), "Let, This, So and Wait": ("Let|This|So|Wait", "kept")}
 """Words of the paper's clouds (Appendix "Word Cloud Visualization"): pattern of a whole token, and where they stand."""
@@ -137,8 +137,9 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
         "# Tokens of a real model\n\nOne model's own responses: nothing was trained. `stapo-train probe` made the logs."
     )
     lines = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]
-    roots = [records] if records.is_dir() else []
-    lines += ["", *claims.section(load_training_runs(roots), load_cells(roots))]
+    roots, others = ([folder] if folder.is_dir() else [] for folder in (records, records.parent / ENGINES))
+    cells = load_cells(roots)
+    lines += ["", *claims.section(load_training_runs(roots), cells), "", *engines.section(cells, load_cells(others))]
     files[command.TABLES / "real.md"] = "\n".join([head, "", *lines, ""]).encode()
     short = [
         line

@@ -17,7 +17,7 @@ from stapo_results.statistics import Number
 from stapo_results.store import read
 from stapo_training.methods import methods
 from studies.command import RECORDS, TABLES
-from studies.real import claims, page
+from studies.real import claims, engines, page
 from studies.real.claims import TrainingClaim
 
 
@@ -88,6 +88,17 @@ def test_accuracies_are_paired_by_problem_with_the_base_or_the_other_method(tmp_
     paired = {"of": "paired", "measure": ("accuracy math500 t1.0",)}
     assert [n.mean for n in claims.values(claim(**paired), {}, cells).values()] == [80.0, 100.0]
     assert [n.mean for n in claims.values(claim(**paired, compared="-"), {}, cells).values()] == [-20.0]
+
+
+def test_engines_agree_where_the_interval_holds_zero(tmp_path: Path) -> None:
+    right = {"vllm": (["11"] * 10, ["10"] * 10), "hf": (["11"] * 10, ["10"] * 9 + ["00"])}
+    for engine, (math500, amc23) in right.items():
+        for benchmark, verdicts in (("math500", ["00"] * 10 if engine == "hf" else math500), ("amc23", amc23)):
+            synthetic.cell(tmp_path / engine, "base", benchmark, "t1.0", verdicts, size=claims.SIZE, engine=engine)
+    rows = engines.compared(load_cells([tmp_path / "vllm"]), load_cells([tmp_path / "hf"]))
+    assert [(row[0], row[-1]) for row in rows] == [("AMC23, t1.0", "yes"), ("MATH500, t1.0", "no")]
+    assert rows[1][5].startswith("+100.0")
+    assert engines.compared(load_cells([tmp_path / "vllm"]), []) == []
 
 
 def test_statements_by_hand(tmp_path: Path) -> None:

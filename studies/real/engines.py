@@ -1,0 +1,44 @@
+"""Two engines on one model: the same cells, each from its own samples, paired by problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stapo_repro.labels import benchmark_label
+from stapo_repro.read import Loaded
+from stapo_repro.scores import difference, score
+from stapo_repro.text import grid, number_shown, shown
+from stapo_results.statistics import Number
+
+RULE = (
+    "Written before the second engine ran: two engines agree on a cell within their error when the 95 % interval of the "
+    "difference, paired by problem, holds 0. Both have the same weights, prompts and grader, each its own samples."
+)
+_HEAD = ("Cell", "Engine", "Other", "Accuracy (%)", "Other's", "First minus other (points)", "Mean tokens", "Agree")
+
+
+def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]]:
+    """A line for each cell that both hold."""
+    ours, rows = {c.record.cell.id: c for c in first}, []
+    for theirs in other:
+        cell = theirs.record.cell
+        if (own := ours.get(cell.id)) is None:
+            continue
+        a, b = score([own]), score([theirs])
+        d = difference([a], [b], (own.record.engine, theirs.record.engine, cell.benchmark, cell.setting))
+        if d.points is None or d.low is None or d.high is None:
+            told, agree = d.status, "undecided"
+        else:
+            told = number_shown(Number(mean=d.points, low=d.low, high=d.high), 1, sign=True)
+            agree = "yes" if d.low <= 0 <= d.high else "no"
+        tokens = " and ".join(shown(c.record.mean_response_tokens, 0) for c in (own, theirs))
+        accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
+        rows.append([f"{benchmark_label(cell.benchmark)}, {cell.setting}", own.record.engine, theirs.record.engine,
+                     *accuracies, told, tokens, agree])  # fmt: skip
+    return rows
+
+
+def section(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[str]:
+    """The rule and the cells, or that none was run by two engines."""
+    rows = compared(first, other)
+    return ["## Do the engines agree?", "", RULE, "", *(grid(_HEAD, rows, 3) if rows else ["Not run."]), ""]
