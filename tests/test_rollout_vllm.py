@@ -117,6 +117,15 @@ def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
     assert exact(out)
 
 
+def test_two_trainings_on_one_machine_keep_their_weights(untied_base: Path, tmp_path: Path) -> None:
+    """Ray's job id, by which veRL names the socket of the transfer, is the same in both clusters."""
+    faster = ("actor_rollout_ref.actor.optim.lr=0.001", "actor_rollout_ref.actor.optim.lr_warmup_steps=0")
+    outs = tmp_path / "slow", tmp_path / "fast"
+    both = [start(untied_base, out, *SIZES, *more) for out, more in zip(outs, ((), faster), strict=True)]
+    assert [process.wait() for process in both] == [0, 0]
+    assert all(map(exact, outs))
+
+
 def test_the_engine_is_asked_for_token_ids_once_a_response() -> None:
     from vllm import SamplingParams  # type: ignore[import-not-found]
     from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
@@ -156,7 +165,7 @@ def test_a_rollout_in_bf16_shows_its_mismatch(skilled_base: Path, tmp_path: Path
 
 
 def test_a_transfer_that_the_rollout_cannot_load_ends_the_run(skilled_base: Path, tmp_path: Path) -> None:
-    """With oneDNN vLLM gives its weights away, and the second transfer has nowhere to go (verl_ext/vllm_cpu.py)."""
+    """With oneDNN vLLM gives its weights away, and the second transfer has nowhere to go (verl_ext/vllm_plugin.py)."""
     out = tmp_path / "run"
     environment = "ray_kwargs.ray_init.runtime_env.env_vars"
     train(skilled_base, out, *SIZES, f"{environment}.STAPO_RELOADABLE_WEIGHTS=''", "run.weight_transfer_limit_s=20",

@@ -234,9 +234,18 @@ def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
     order = sorted(found, key=lambda m: found[m].mean[-1])
     (low, worst), (high, best) = ((found[m], name_of(m)) for m in (order[0], order[-1]))
     text = f"Accuracy in validation ends at {low.mean[-1]:.0f} % ({worst}) to {high.mean[-1]:.0f} % ({best})"
-    if min(low.seeds, high.seeds) < 2:
-        return text
+    if min(low.seeds, high.seeds) < 2:  # a single accuracy is mostly the draw of its samples
+        return _entropy_ends(runs) if ENTROPY in panels else text
     return text + f"; their seeds {'overlap' if low.high[-1] >= high.low[-1] else 'do not overlap'}"
+
+
+def _entropy_ends(runs: Runs) -> str:
+    """Where entropy goes from the first to the last sixth of the steps: the lowest and the highest method."""
+    found = {name_of(m): curve(mine, ENTROPY, most=6) for m, mine in runs.items() if mine}
+    ends = {name: (c.mean[0], c.mean[-1]) for name, c in found.items() if c is not None}
+    order = sorted(ends, key=lambda name: ends[name][1])
+    texts = [f"from {ends[name][0]:.2g} to {ends[name][1]:.2g} ({name})" for name in (order[0], order[-1])]
+    return f"Entropy goes {' and '.join(texts)} nats"
 
 
 def share_after_warm_up(runs: Sequence[TrainingRun]) -> tuple[float, float] | None:

@@ -28,7 +28,9 @@ _CURVES = _AIME24, curves.ENTROPY, curves.REWARD
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),
     *("miniature_tokens_quadrants", "miniature_planted", "smollm2-135m_training_curves", "smollm2-135m_forest"),
-)
+    *(f"{size}_{x}" for size in labels.REAL_SIZES
+      for x in ("training_curves", "token_entropy", "silenced_share", "tokens_density", "tokens_quadrants")),
+)  # fmt: skip
 """The pictures of results/figures: those that carry a finding. Besides, every one of the paper's sizes."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 from typing import Any
 
@@ -17,7 +18,7 @@ from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from stapo_results import safe_path
-from stapo_training.verl_ext import agent_loop, nodes, queue_start, trainer
+from stapo_training.verl_ext import agent_loop, nodes, queue_start, trainer, vllm_plugin
 from stapo_training.verl_ext.trainer import is_right
 
 assert agent_loop  # imported because it registers
@@ -64,6 +65,7 @@ def train(config: Any) -> None:
     given: Any = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}), resolve=True)
     own = given.pop("runtime_env", None) or {}
     environment["env_vars"] |= {k: str(v) for k, v in (own.pop("env_vars", None) or {}).items()} | safe_path.VARIABLES
+    environment["env_vars"][vllm_plugin.RUN] = hashlib.sha256(str(config.run.out).encode()).hexdigest()[:12]
     environment |= {k: v for k, v in own.items() if v is not None}
     # without an address Ray would join whatever cluster somebody has started on this machine
     given |= {"address": given.get("address") or "local", "job_config": safe_path.ray_job()}

@@ -27,6 +27,7 @@ from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.mini_batch import TrainedStep, gather
 from stapo_training.verl_ext.platform import fix_arithmetic, settle
 from stapo_training.verl_ext.transfer import TIED
+from stapo_training.verl_ext.vllm_plugin import own_socket
 
 assert losses  # imported because it registers
 
@@ -182,6 +183,8 @@ class StapoWorker(ActorRolloutRefWorker):
             self.actor.advantage, self.actor.proxy = advantage_from(self.config), proxy_from(self.config)
             self.actor.engine.min_p = self.actor.proxy.min_p
             self.actor.log_tokens(TokenLogConfig.model_validate(dict(self.config.token_log)), actor)
+        if address := getattr(self.rollout, "zmq_handle", ""):  # of vLLM's servers alone
+            self.rollout.zmq_handle = own_socket(address)
         if get_device_name() == "cpu":
             settle()
 
