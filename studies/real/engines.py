@@ -11,8 +11,8 @@ from stapo_repro.text import grid, number_shown, shown
 from stapo_results.statistics import Number
 
 RULE = (
-    "Written before the second engine ran: two engines agree on a cell within their error when the 95 % interval of the "
-    "difference, paired by problem, holds 0. Both have the same weights, prompts and grader, each its own samples."
+    "Written before the second engine ran: two engines agree on a cell within their error when the 95 % interval of "
+    "the difference, paired by problem, holds 0. Both have the same weights, prompts and grader, each its own samples."
 )
 _HEAD = ("Cell", "Engine", "Other", "Accuracy (%)", "Other's", "First minus other (points)", "Mean tokens", "Agree")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import numpy as np
 
 from stapo_repro.figures import tokens
 from stapo_repro.figures.style import Sketch, save, style
-from stapo_repro.labels import size_label
+from stapo_repro.labels import method_label, size_label
 from stapo_repro.paper import checkout
-from stapo_repro.read import ENGINES, load_cells, load_training_runs
+from stapo_repro.read import ENGINES, TrainingRun, load_cells, load_training_runs
 from stapo_repro.text import escape, grid, model_text, number_shown, percent, shown
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
@@ -28,6 +29,8 @@ WORDS = {"digits, $ and x": (r"\d+|\$+|x", "silenced"), "Let, This, So and Wait"
 """Words of the paper's clouds (Appendix "Word Cloud Visualization"): pattern of a whole token, and where they stand."""
 _HEAD = ("The paper says", "Where", "Here", "It")
 _NOT_RUN = "Not run: no record of a probe of a real model."
+_COURSE = (("reward", 0, 2), ("token_entropy_mean", 0, 2), ("truncated_share", 1, 1), ("response_tokens", 0, 0))
+"""Of a training: the field, whether it is in percent, digits."""
 
 
 def verdict(difference: Number) -> str:
@@ -101,6 +104,45 @@ def section(run: LoggedRun, name: str, condition: str) -> list[str]:
     return [*lines, *grid(("Token in its context", "p", "H (nats)", "Top 5", "S2T"), cases, 1), ""]
 
 
+def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
+    """What each training was and did: a line a run, and every token that STAPO silenced."""
+    rows = []
+    for r in (r for r in runs if r.size == claims.SIZE):
+        record = store.read_json(records / r.path / "run.json", Run)
+        machine = (record.hardware["gpus"] or [record.hardware["cpu"]])[0].split(",")[0]
+        ends = [
+            f"{shown(100**percented * claims.mean_of(r, name, 'first'), digits)} to "
+            f"{shown(100**percented * claims.mean_of(r, name, 'last'), digits)}"
+            for name, percented, digits in _COURSE
+        ]
+        shares = [small_percent(claims.mean_of(r, name, "all")) for name in ("silenced_share", "candidate_share")]
+        minutes = shown((record.wall_seconds or 0.0) / 60, 1)
+        rows.append([method_label(r.method), f"{max(s.step for s in r.steps)}", f"{minutes}, {machine}", *ends, *shares])
+    if not rows:
+        return ["## Trainings", "", "Not run.", ""]
+    head = ("Method", "Steps", "Minutes", "Reward", "Entropy (nats)", "Cut (%)", "Tokens", "Silenced", "Candidates")
+    lines = ["## Trainings", "", "Means of the first five steps to means of the last five, one seed each.", ""]
+    lines += [*grid(head, rows), ""]
+    for r in (
+        r for r in runs if r.method == "stapo" and r.size == claims.SIZE and (r.folder / token_log.FOLDER).is_dir()
+    ):
+        lines += silenced(load(r.folder))
+    return lines
+
+
+def silenced(run: LoggedRun) -> list[str]:
+    """Every token that a training silenced, by step."""
+    found = [numbers.case(run.vocabulary, row, "") for row in run.records(np.flatnonzero(run.rows["silenced"]))]
+    rows = [
+        [f"{c['step']}", in_text(c["before"][-60:], c["token"], c["after"][:20]), small_percent(c["probability"]),
+         shown(c["entropy"]), shown(c["advantage"]),
+         " · ".join(f"{model_text(marked(t))} {small_percent(p, 2)}" for t, p in c["top"])]
+        for c in sorted(found, key=lambda c: (c["step"], c["prompt_id"], c["sample"], c["position"]))
+    ]  # fmt: skip
+    head = ("Step", "Token in its context", "p", "H (nats)", "A", "Top 5")
+    return [f"## What STAPO silenced: all {len(rows)} tokens", "", *grid(head, rows, 2), ""]
+
+
 def probes(records: Path) -> dict[str, tuple[LoggedRun, str]]:
     """Name -> log of each collected probe below a folder, and its condition in a sentence.
 
@@ -134,12 +176,19 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
     """Add results/tables/real.md, the findings' block and the figures of the committed probes."""
     of = probes(records)
     head = (
-        "# Tokens of a real model\n\nOne model's own responses: nothing was trained. `stapo-train probe` made the logs."
+        "# A real model\n\nFirst its trainings and what was claimed of them, then two engines, then the untrained "
+        "model's own responses, of which `stapo-train probe` made the logs."
     )
-    lines = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]
+    asked = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]
     roots, others = ([folder] if folder.is_dir() else [] for folder in (records, records.parent / ENGINES))
-    cells = load_cells(roots)
-    lines += ["", *claims.section(load_training_runs(roots), cells), "", *engines.section(cells, load_cells(others))]
+    cells, runs = load_cells(roots), load_training_runs(roots)
+    lines = [
+        *claims.section(runs, cells),
+        "",
+        *trained(runs, records),
+        *engines.section(cells, load_cells(others)),
+        *asked,
+    ]
     files[command.TABLES / "real.md"] = "\n".join([head, "", *lines, ""]).encode()
     short = [
         line
