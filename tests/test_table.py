@@ -99,7 +99,7 @@ def test_missing_is_loud_and_never_zero(tmp_path):
     assert value(t, "base", "avg", part="miniature-real").shown == "1 of 6 run"
     shown = write.to_markdown(t)
     assert "100.00 (**1/2 samples**)" in shown
-    assert "<sub>N 2 x 2 of 30 (n/a)</sub>" in shown
+    assert "<sub>N 2 x 2 of 30</sub>" in shown
     assert "MISSING SAMPLES: GRPO on mini-add at t1.0" in shown
 
 
@@ -112,8 +112,7 @@ def test_real_models_stand_beside_the_papers_rows_and_toys_on_a_page_of_their_ow
     assert value(t, "base", "aime24", part="qwen2.5-coder-1.5b").status == "not run"
     block = {line.split(" | ")[0]: line.split(" | ")[1:] for line in write.readme_block(t).splitlines()}
     assert block["| Qwen2.5-Coder-0.5B-Instruct: Base model"][2:4] == [
-        "50.00 (not run)<br><sub>50.0 to 50.0 (n/a to n/a)</sub><br><sub>N 2 x 40 (n/a)</sub>"
-        "<br><sub>cut 3.8 % (n/a)</sub>",
+        "50.00 (not run)<br><sub>50.0 to 50.0</sub><br><sub>N 2 x 40</sub><br><sub>cut 3.8 %</sub>",
         "not run",
     ]
     assert block["| *Qwen3-1.7B: STAPO, paper*"][3] == "**73.10** (**71.80**)<br><sub>N 4 x 500</sub>"
@@ -251,7 +250,7 @@ def test_ours_beside_the_paper(tmp_path):
     found = [value(t, m, "aime24", part=SIZE) for m in ("stapo", "grpo")]
     assert [(v.minus_paper, v.paper_within) for v in found] == [(1.56, "within"), (42.4, "outside")]
     assert value(t, "stapo", "avg", part=SIZE).minus_paper is None
-    assert "| STAPO, ours minus paper | +1.56 (not run)<br><sub>within (n/a)</sub> |" in write.to_markdown(t)
+    assert "| STAPO, ours minus paper | +1.56 (not run)<br><sub>within</sub> |" in write.to_markdown(t)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,18 @@ _HEAD = """# Rare tokens labelled by two readers
 
 How they were drawn and read: [the record](../records/labels/README.md). What follows:
 [tokens](../../docs/tokens.md#labelled-by-readers)."""
+_SAMPLES = {
+    "labels-real": "Four trainings of Qwen2.5-Coder-0.5B-Instruct on MATH",
+    "labels": "SmolLM2-135M on sums of one digit",
+}
+"""Folder of a record, and whose tokens they are."""
 
 
 def add(files: dict[Path, bytes]) -> None:
     """Add the page and the figures of the committed record."""
-    section = readers.section(_FOLDER / "labels" / readers.FILE)
-    files[command.TABLES / "labels.md"] = "\n".join([_HEAD, "", *section, ""]).encode()
+    sections = [line for name, title in _SAMPLES.items()
+                for line in ("", f"## {title}", "", *readers.section(_FOLDER / name / readers.FILE))]  # fmt: skip
+    files[command.TABLES / "labels.md"] = "\n".join([_HEAD, *sections, ""]).encode()
     command.add_figures(files, "labels", _of_probe())
 
 

@@ -83,7 +83,7 @@ def draw(logs: Annotated[tuple[Path, ...], tyro.conf.Positional], problems: Path
     print(f"{len(tokens)} tokens: {out / SHEET}")
 
 
-def join(folder: Path, readings: tuple[Path, Path], out: Path) -> None:
+def join(folder: tyro.conf.Positional[Path], readings: tuple[Path, Path], out: Path) -> None:
     """Join sheet, key and two readings to a record.
 
     Args:

@@ -116,8 +116,8 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
             for name, percented, digits in _COURSE
         ]
         shares = [small_percent(claims.mean_of(r, name, "all")) for name in ("silenced_share", "candidate_share")]
-        minutes = shown((record.wall_seconds or 0.0) / 60, 1)
-        rows.append([method_label(r.method), f"{max(s.step for s in r.steps)}", f"{minutes}, {machine}", *ends, *shares])
+        took = f"{shown((record.wall_seconds or 0.0) / 60, 1)}, {machine}"
+        rows.append([method_label(r.method), f"{max(s.step for s in r.steps)}", took, *ends, *shares])
     if not rows:
         return ["## Trainings", "", "Not run.", ""]
     head = ("Method", "Steps", "Minutes", "Reward", "Entropy (nats)", "Cut (%)", "Tokens", "Silenced", "Candidates")

@@ -119,6 +119,14 @@ def test_statements_by_hand(tmp_path: Path) -> None:
     assert [line[3] for line in said[4:]] == ["holds", "undecided"]
 
 
+def test_the_page_shows_every_token_that_the_training_counted() -> None:
+    run = RECORDS / "real/train/stapo-s0"
+    of_two_updates = [
+        s.values["actor/selector/silenced_tokens"] for s in read(run / "metrics.jsonl", StepMetrics) if s.step
+    ]
+    assert page.silenced(load(run))[0] == f"## What STAPO silenced: all {2 * sum(of_two_updates):.0f} tokens"
+
+
 def test_the_committed_page_is_of_the_committed_probes() -> None:
     files: dict[Path, bytes] = {}
     page.add(files)

@@ -46,11 +46,12 @@ class Grid:
 
 
 def _both(first: str, second: str, *small: tuple[str, str]) -> str:
-    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for both, or one text."""
+    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for what there is, or one
+    text."""
     if first == second and first in _ABSENT:
         return first
-    below = (escape(f"{a} ({b})" if b else a) for a, b in small)
-    return f"{first} ({second})" + "".join(map(_IN_SMALL.format, below))
+    lines = [[text for text in (a, b and f"({b})") if text and "n/a" not in text] for a, b in small]
+    return f"{first} ({second})" + "".join(_IN_SMALL.format(escape(" ".join(line))) for line in lines if line)
 
 
 def _interval(low: float | None, high: float | None) -> str:
