@@ -50,8 +50,9 @@ def is_toy(size: str) -> bool:
 
 
 def what_it_is(size: str) -> str:
-    """The sentence of a caption on a model of this project's own, the miniature or the small one; "" for any other."""
+    """The sentence of a caption on a model that is none of the paper's; "" where nothing is known of it."""
     small = {SMALL: "A real small model on sums and word problems, not a result of the paper."}
+    small |= dict.fromkeys(REAL_SIZES, "A small real model from 4-bit weights, none of the paper's.")
     return "A tiny model on additions, not a result of the paper." if is_miniature_size(size) else small.get(size, "")
 
 

@@ -23,6 +23,8 @@ from stapo_results.store import read_json
 
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
+_FIRST = "qwen2.5-coder-0.5b_training_curves"
+"""The README's picture."""
 
 
 def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
@@ -110,4 +112,7 @@ def figure_files(
     if committed and not only:
         generated.renew(files, folder / "README.md", "paper", figures.listing(experiment))
         generated.renew(files, folder / "README.md", "figures", figures.gallery(drawn))
+        block = next(d for d in drawn if d.name == _FIRST).block()
+        block += " [All figures](results/figures/README.md)."
+        generated.renew(files, paper.checkout() / "README.md", "figure", block)
     return files

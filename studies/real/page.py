@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stapo_repro.figures import tokens
+from stapo_repro.figures import curves, tokens
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.labels import method_label, size_label
 from stapo_repro.paper import checkout
@@ -122,12 +122,26 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
         return ["## Trainings", "", "Not run.", ""]
     head = ("Method", "Steps", "Minutes", "Reward", "Entropy (nats)", "Cut (%)", "Tokens", "Silenced", "Candidates")
     lines = ["## Trainings", "", "Means of the first five steps to means of the last five, one seed each.", ""]
-    lines += [*grid(head, rows), ""]
+    lines += [*grid(head, rows), "", *_below_justrl([r for r in runs if r.size == claims.SIZE])]
     for r in (
         r for r in runs if r.method == "stapo" and r.size == claims.SIZE and (r.folder / token_log.FOLDER).is_dir()
     ):
         lines += silenced(load(r.folder))
     return lines
+
+
+def _below_justrl(runs: Sequence[TrainingRun]) -> list[str]:
+    """In how many late steps a method's entropy is below JustRL's, which met the same prompts."""
+    entropy = {r.method: r.series("token_entropy_mean") for r in runs}
+    late = [i for i in entropy.get("justrl", {}) if i > curves.WARM_UP]
+    texts = [
+        f"{method_label(m)}'s in {sum(of[i] < entropy['justrl'][i] for i in late)} of {len(late)}"
+        for m, of in entropy.items() if m != "justrl" and {*late} <= {*of}
+    ]  # fmt: skip
+    if not late or not texts:
+        return []
+    said = f"Seen afterwards: after step {curves.WARM_UP} entropy is below JustRL's of the same prompts, "
+    return [f"{said}{', '.join(texts)} steps. Steps of one training are no sample: no interval.", ""]
 
 
 def silenced(run: LoggedRun) -> list[str]:
@@ -140,7 +154,8 @@ def silenced(run: LoggedRun) -> list[str]:
         for c in sorted(found, key=lambda c: (c["step"], c["prompt_id"], c["sample"], c["position"]))
     ]  # fmt: skip
     head = ("Step", "Token in its context", "p", "H (nats)", "A", "Top 5")
-    return [f"## What STAPO silenced: all {len(rows)} tokens", "", *grid(head, rows, 2), ""]
+    every = sum(c["tokens"] for c in numbers.by_step(run))
+    return [f"## What STAPO silenced: all {len(rows)} of {every:,} tokens", "", *grid(head, rows, 2), ""]
 
 
 def probes(records: Path) -> dict[str, tuple[LoggedRun, str]]:

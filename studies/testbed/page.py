@@ -1,4 +1,4 @@
-"""The testbed's pages: tables, figures, and the README's picture; what a run of it shows at its end."""
+"""The testbed's pages: tables and figures; what a run of it shows at its end."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ from pathlib import Path
 
 from stapo_repro import labels, read
 from stapo_repro.figures.style import Sketch, save, style
-from stapo_repro.paper import checkout
 from stapo_repro.run.request import CellRequest
 from stapo_repro.text import grid
-from stapo_results import generated
 from studies import command
 from studies.testbed import claims, evidence, figures, tables
 from studies.testbed.plan import FOLDER
 
 _DRAWN = (figures.rates, figures.costly, figures.long, figures.claims)
-_README = "testbed_costly"
 
 
 def add(files: dict[Path, bytes]) -> None:
     """Add the pages of the committed records."""
     t = tables.Testbed(tables.read(command.RECORDS / FOLDER), claims.load())
     files |= {command.TABLES / name: data for name, data in _tables(t).items()}
-    drawn = _draw(t)
-    command.add_figures(files, "testbed", drawn)
-    shown = next(d for d in drawn if d.name == _README)
-    block = f"{shown.block()} [All figures](results/figures/README.md).\n"
-    generated.renew(files, checkout() / "README.md", "figure", block)
+    command.add_figures(files, "testbed", _draw(t))
 
 
 def of_run(folder: Path) -> dict[Path, bytes]:
