@@ -41,6 +41,36 @@ def test_the_miniature():
     assert commands(asked("miniature", rebuild_base=True))["base"].endswith(" --rebuild-base")
 
 
+def test_a_real_model_on_two_cores_and_on_a_gpu() -> None:
+    quick = commands(asked("base/qwen2.5-coder-0.5b", "stapo/qwen2.5-coder-0.5b", quick=True, weights=Path("w.gguf")))
+    model, folder = "o/fetch/qwen2.5-coder-0.5b/model", "stapo-qwen2.5-coder-0.5b-s0"
+    assert quick == {
+        "benchmarks": "stapo-eval benchmarks --write o/benchmarks",
+        "fetch/qwen2.5-coder-0.5b": "stapo-train fetch qwen2.5-coder-0.5b --out o/fetch/qwen2.5-coder-0.5b --file w.gguf",
+        "data": "stapo-train data --benchmarks o/benchmarks --out o/data --source DigitalLearningGmbH/MATH-lighteval "
+        "--levels 1 2 3 --exclude-contaminated --validation math500:32",
+        f"train/{folder}": "stapo-train run method=stapo size=qwen2.5-coder-0.5b hardware=cpu run.seed=0 run.steps=2 "
+        f"run.data=o/data run.out=o/train/{folder} actor_rollout_ref.model.path={model} data.max_response_length=64 "
+        "trainer.val_before_train=false trainer.test_freq=-1",
+        f"export/{folder}": f"stapo-train export --checkpoint o/train/{folder} --out o/models/{folder} --dtype bf16",
+        "eval/base-qwen2.5-coder-0.5b": f"stapo-eval run --model {model} --method base --size qwen2.5-coder-0.5b "
+        "--benchmarks all --settings both --data-dir o/benchmarks --engine hf --limit 2 --n 2 --max-tokens 256 "
+        "--out o/eval/base-qwen2.5-coder-0.5b",
+        f"eval/{folder}": f"stapo-eval run --model o/models/{folder} --benchmarks all --settings both "
+        f"--data-dir o/benchmarks --engine hf --limit 2 --n 2 --max-tokens 256 --out o/eval/{folder}",
+        "tables": "stapo-repro tables --records o/eval o/train --out o/tables",
+        "figures": "stapo-repro figures --records o/eval o/train --out o/figures",
+    }
+    whole = commands(asked("grpo/qwen2.5-coder-0.5b", hardware="1gpu"))
+    assert whole["data"].endswith(f" --within-reach {model}")
+    assert "run.steps=30" in whole["train/grpo-qwen2.5-coder-0.5b-s0"]
+    assert "--engine vllm" in whole["eval/grpo-qwen2.5-coder-0.5b-s0"]
+    assert "--judge" not in whole["eval/grpo-qwen2.5-coder-0.5b-s0"]
+    base = commands(asked("base/qwen2.5-coder-1.5b"))
+    assert list(base) == ["benchmarks", "fetch/qwen2.5-coder-1.5b", "eval/base-qwen2.5-coder-1.5b", "tables", "figures"]
+    assert "--engine hf --n 2 --max-tokens 2048" in base["eval/base-qwen2.5-coder-1.5b"]
+
+
 def test_a_cell_of_the_paper_on_one_node() -> None:
     assert commands(asked("stapo/qwen3-1.7b")) == {
         "benchmarks": "stapo-eval benchmarks --write o/benchmarks",
@@ -118,6 +148,8 @@ def test_every_training_command_composes() -> None:
     lambda: asked("stapo/mini", steps=0), lambda: asked("stapo/mini", judge="none"),
     lambda: asked("stapo/mini", hardware="8gpu"), lambda: asked("stapo/qwen3-8b", rebuild_base=True),
     lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
+    lambda: asked("stapo/qwen2.5-coder-1.5b"), lambda: asked("stapo/mini", weights=Path("w.gguf")),
+    lambda: asked("stapo/qwen3-8b", weights=Path("w.gguf")), lambda: asked("stapo/qwen3-8b", "stapo/qwen2.5-coder-0.5b"),
     lambda: asked("stapo/qwen3-8b", train_env=Path("none")), lambda: asked("stapo/mini", all=True),
 ])  # fmt: skip
 def test_wrong_values_are_refused(wrong) -> None:
@@ -131,7 +163,7 @@ def test_seeds_and_cells() -> None:
     assert (run, cells) == ("cells", (("stapo", "qwen3-8b"), ("base", "qwen3-14b")))
 
 
-@pytest.mark.parametrize("size", ["mini", "qwen3-1.7b", "qwen3-8b", "qwen3-14b"])
+@pytest.mark.parametrize("size", ["mini", "qwen2.5-coder-0.5b", "qwen3-1.7b", "qwen3-8b", "qwen3-14b"])
 def test_every_registered_method_and_other_values_of_a_mask_are_cells(size) -> None:
     others = {
         "stapo-q0.5": "stapo actor_rollout_ref.selector.q=0.5",

@@ -1,7 +1,7 @@
 """The stages of a run in their order, each the exact command of a wing; and the run itself.
 
 All experiments are one chain: inputs, trainings, exports, evaluations, tables, figures, and of the miniature the tokens
-of STAPO. What differs is the origin of weights, data and benchmarks: made on a CPU, or taken from the hub for GPUs. A
+of STAPO. What differs is the origin of weights, data and benchmarks: carried by this package, or taken from the hub. A
 study asks for models of its own, and makes its pages itself.
 """
 
@@ -32,13 +32,16 @@ BASE_SEED = 0  # one base model for all training seeds
 # More than the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
 MAX_TOKENS = 64
 MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
-PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
+PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of real models
+# of a real model on a CPU: tokens and samples of its evaluation; tokens of the quick form's evaluation and training
+REAL_TOKENS, REAL_SAMPLES, REAL_QUICK_TOKENS, REAL_QUICK_RESPONSE = 2048, 2, 256, 64
+MATH = "DigitalLearningGmbH/MATH-lighteval"
 
 
 def main(r: CellRequest) -> int:
     """The command `stapo-repro run`; raises as `run`."""
     if (seconds := run(r)) is not None:
-        if r.on_cpu and (file := r.out / "tables" / "main_table.json").exists():
+        if r.carried and (file := r.out / "tables" / "main_table.json").exists():
             show(_scores(json.loads(file.read_text(encoding="utf-8"))["rows"]))
         show_end(r, seconds, f"stapo-repro collect {r.out} --out results/records/{r.out.name}")
     return 0
@@ -111,9 +114,9 @@ def _of_run(
 
     The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids.
     """
-    online = {} if r.on_cpu else {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "0")}
+    online = {} if r.carried else {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "0")}
     there = tuple(folder / f for f in (*([] if name == "benchmarks" else ["run.json"]), *outputs))
-    cards = 0 if r.on_cpu or name in ("benchmarks", "data") else MACHINES[r.hardware].gpus
+    cards = 0 if r.on_cpu or name.partition("/")[0] in ("benchmarks", "data", "fetch") else MACHINES[r.hardware].gpus
     return Stage(name, tuple(command), folder, there, tuple(needs), online, cards=cards)
 
 
@@ -122,22 +125,36 @@ def _base(r: CellRequest, world: str) -> Path:
     return r.out / "-".join(filter(None, ["base", world]))
 
 
+def _fetched(r: CellRequest, size: str) -> Path:
+    """The folder of a real model that `stapo-train fetch` brings."""
+    return r.out / "fetch" / size
+
+
 def _inputs(r: CellRequest) -> list[Stage]:
-    """Base models, data and benchmarks of a run on a CPU; or the paper's benchmarks and training data."""
+    """Base models, data and benchmarks that this package carries; or the benchmarks, the model where it is fetched, and
+    training data."""
     train, evaluate, _ = r.programs
     stages, folder = [], r.data_dir or r.out / "benchmarks"
-    for world in dict.fromkeys(m.world for m in r.models) if r.on_cpu else ():
+    for world in dict.fromkeys(m.world for m in r.models) if r.carried else ():
         base = _base(r, world)
         of = ["--world", world] if world else []
         of += ["--rebuild-base"] if r.rebuild_base else []
         command = [train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
         stages.append(_of_run(r, base.name, command, base, (), "model", "data", "benchmarks"))
-    if not r.on_cpu and r.data_dir is None:
+    if not r.carried and r.data_dir is None:
         command = [evaluate, "benchmarks", "--write", f"{folder}"]
         stages.append(_of_run(r, "benchmarks", command, folder, (), *(f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS)))
-    if not r.on_cpu and r.trained:
+    for size in dict.fromkeys(m.size for m in r.models) if r.experiment == "real" else ():
+        command = [train, "fetch", size, "--out", f"{_fetched(r, size)}"]
+        command += ["--file", f"{r.weights}"] if r.weights else []
+        stages.append(_of_run(r, f"fetch/{size}", command, _fetched(r, size), (), "model"))
+    if not r.carried and r.trained:
         command = [train, "data", "--benchmarks", f"{folder}", "--out", f"{r.out / 'data'}"]
-        command += ["--source", r.source] if r.source else []
+        command += ["--source", r.source or MATH] if r.source or r.experiment == "real" else []
+        if r.experiment == "real":
+            command += ["--levels", "1", "2", "3", "--exclude-contaminated", "--validation", "math500:32"]
+            within = ["--within-reach", f"{_fetched(r, r.trained[0].size) / 'model'}"]
+            command += [] if r.quick else within  # an hour and a half on two cores
         needs, files = [s.name for s in stages], ("train.parquet", "val.parquet", "data.json")
         stages.append(_of_run(r, "data", command, r.out / "data", needs, *files))
     return stages
@@ -154,9 +171,11 @@ def _training(r: CellRequest, m: Model) -> Stage:
         "run.size": m.size if mini and m.size != labels.MINI else None,
         "run.seed": m.seed,
         "run.steps": r.steps,
-        "run.base": _base(r, m.world) if r.on_cpu else None,
-        "run.data": None if r.on_cpu else r.out / "data",
+        "run.base": _base(r, m.world) if r.carried else None,
+        "run.data": None if r.carried else r.out / "data",
         "run.out": folder,
+        "actor_rollout_ref.model.path": _fetched(r, m.size) / "model" if r.experiment == "real" else None,
+        "data.max_response_length": REAL_QUICK_RESPONSE if r.experiment == "real" and r.quick else None,
         "trainer.val_before_train": None if every is None else "true" if every else "false",
         "trainer.test_freq": every if every != 0 else -1,
         "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,
@@ -164,14 +183,14 @@ def _training(r: CellRequest, m: Model) -> Stage:
     }
     words = [f"{key}={value}" for key, value in chosen.items() if value is not None]
     command = (r.programs[0], "run", *(m.choices or choices(m.method)), *words)
-    needs = (_base(r, m.world).name if r.on_cpu else "data",)
+    needs = (_base(r, m.world).name if r.carried else "data",)
     return _of_run(r, f"train/{m.name}", command, folder, needs, "metrics.jsonl")
 
 
 def _export(r: CellRequest, m: Model) -> Stage:
     folder, source = r.out / "models" / m.name, r.out / "train" / m.name
     source = source if r.on_cpu else source / "checkpoints" / f"global_step_{r.steps}"
-    dtype = () if r.on_cpu else ("--dtype", "bf16")
+    dtype = () if r.carried else ("--dtype", "bf16")
     command = (r.programs[0], "export", "--checkpoint", f"{source}", "--out", f"{folder}", *dtype)
     # the folder appears in one step; the evaluation compares its weights with the hash in stapo.json
     return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
@@ -182,13 +201,15 @@ def _evaluation(r: CellRequest, m: Model, inputs: list[Stage]) -> Stage:
     needs, benchmarks = [] if m.is_base else [f"export/{m.name}"], "all"
     if not m.is_base:
         model = ["--model", f"{r.out / 'models' / m.name}"]
-    elif r.on_cpu:
+    elif r.carried:
         model = ["--model", f"{_base(r, m.world) / 'model'}"]
+    elif r.experiment == "real":
+        model = ["--model", f"{_fetched(r, m.size) / 'model'}", "--method", m.method, "--size", m.size]
     else:
         known = budget()["models"][m.size]
         model = ["--model", known["id"], "--revision", known["revision"], "--method", m.method, "--size", m.size,
                  "--train-seed", "0", "--step", "base"]  # fmt: skip
-    if r.on_cpu:
+    if r.carried:
         benchmarks = ",".join(m.benchmarks or labels.benchmarks_of(m.size))
         how = ["--engine", "hf", *(["--judge", f"{_base(r, m.world) / 'model'}"] if r.judge == "base" else [])]
         how += ["--max-tokens", f"{MAX_TOKENS}"]
@@ -197,12 +218,20 @@ def _evaluation(r: CellRequest, m: Model, inputs: list[Stage]) -> Stage:
         data = _base(r, m.world) / "benchmarks"
         needs.append(data.parent.name)
     else:
-        how, data = _engine(r, m.size), r.data_dir or r.out / "benchmarks"
+        how, data = _on_cpu(r) if r.on_cpu else _engine(r, m.size), r.data_dir or r.out / "benchmarks"
         needs += [s.name for s in inputs if s.name != "data"]
     folder = r.out / "eval" / m.name
     command = [r.programs[1], "run", *model, "--benchmarks", benchmarks, "--settings", "both"]
     command += ["--data-dir", f"{data}", *how, "--out", f"{folder}"]
     return _of_run(r, f"eval/{folder.name}", command, folder, needs, "cells")
+
+
+def _on_cpu(r: CellRequest) -> list[str]:
+    """Our own sampler, with fewer samples and tokens than a GPU bears."""
+    judge = [] if r.judge == "none" else ["--judge", r.judge]
+    if r.quick:
+        return ["--engine", "hf", *judge, *PAPER_LIMIT, "--max-tokens", f"{REAL_QUICK_TOKENS}"]
+    return ["--engine", "hf", *judge, "--n", f"{REAL_SAMPLES}", "--max-tokens", f"{REAL_TOKENS}"]
 
 
 def _engine(r: CellRequest, size: str) -> list[str]:

@@ -47,6 +47,8 @@ def new_record(r: CellRequest) -> Run:
 def stage_costs(r: CellRequest) -> dict[str, Cost]:
     """Hours and disk of every training and evaluation, on the card of this machine where it has a known one."""
     judged = () if r.quick else r.models
+    if r.experiment == "real":  # stapo-train run --dry-run plans its time
+        return {f"train/{m.name}": Cost(None, 0, cost.REAL_DISK_GIB, "not known") for m in r.trained}
     if r.on_cpu:
         known = cost.recorded([checkout() / "results" / "records"], skip=APART)
         found = {f"train/{m.name}": cost.on_cpu(known, "train", m.method, r.steps) for m in r.trained}
@@ -100,6 +102,8 @@ def sharing(r: CellRequest) -> tuple[int, list[str], str]:
         return 1, [], "the Ray cluster is one stage's"
     if r.jobs:
         return r.jobs, [], "--jobs"
+    if r.experiment == "real":
+        return 1, [], "a real model takes the machine"
     free, cores = psutil.virtual_memory().available / GIB, usable_cores()
     why = f"{cores} cores, {free:.0f} GiB free at {cost.TRAINING_GIB:g} a training"
     return max(1, min(cores, int(free / cost.TRAINING_GIB), len(r.trained))), [], why

@@ -33,6 +33,7 @@ BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four l
 KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = 30  # of the miniature, as configs/size/mini.yaml has them
 DISK_GIB = {"train": 0.1}  # of the miniature: two checkpoints, export, token log
+REAL_DISK_GIB = 14.0  # of Qwen2.5-Coder-0.5B: two checkpoints of 5.5 GiB, weights and export
 TRAINING_GIB = 3.0  # resident memory of all processes of a training of the miniature; 2.9 is the most on record
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 

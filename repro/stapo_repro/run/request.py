@@ -1,4 +1,4 @@
-"""What is asked of a run: the miniature, the paper's cells, or the models of a study."""
+"""What is asked of a run: the miniature, a real model's cells, the paper's cells, or the models of a study."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
 from stapo_results.errors import BadInput, near_name
 from stapo_results.sizes import MINI
 
-Experiment = Literal["miniature", "cells"]
+Experiment = Literal["miniature", "real", "cells"]
 Seeds = Annotated[str | None, tyro.conf.arg(help="Training seeds, such as 0,1,4. Default: 0.")]
 DryRun = Annotated[
     bool, tyro.conf.arg(help="Print each stage with its command, hours and disk; make every check; start nothing.")
@@ -27,10 +27,11 @@ Jobs = Annotated[
     int, tyro.conf.arg(help="Stages at a time. Default: as many as cores and memory, or the GPUs, bear (--dry-run).")
 ]
 
-QUICK_STEPS, PAPER_QUICK_STEPS = 4, 2  # of the miniature, and of the paper's cells
+QUICK_STEPS, PAPER_QUICK_STEPS = 4, 2  # of the miniature, and of real models
 QUICK_METHODS = ("justrl", "stapo")
 HARDWARE = ("cpu", "cpu-2nodes")
-"""hardware= of the miniature, of which the first is the default; of the paper's cells a key of `cost.MACHINES`."""
+"""hardware= of the miniature, of which the first is the default; of real models a key of `cost.MACHINES`,
+and of those that `stapo-train fetch` brings "cpu" too."""
 _OPTIONS = ("seeds", "steps")
 """Options of the miniature; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
@@ -103,6 +104,7 @@ class CellRequest:
     judge: str = "none"
     keep_checkpoints: int = 0
     jobs: int = 0
+    weights: Path | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.resolve())
@@ -114,6 +116,11 @@ class CellRequest:
     @property
     def on_cpu(self) -> bool:
         return self.hardware not in MACHINES
+
+    @property
+    def carried(self) -> bool:
+        """Whether base model, data and benchmarks come with this package; else with the hub, or with files."""
+        return self.experiment not in ("real", "cells")
 
     @property
     def trained(self) -> tuple[Model, ...]:
@@ -130,16 +137,17 @@ def run(
     seeds: Seeds = None, steps: int | None = None, data_dir: Path | None = None, out: Path | None = None,
     hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None, ray_address: str = "",
     source: str = "", judge: str | None = None, keep_checkpoints: int | None = None, rebuild_base: bool = False,
-    train_env: Path | None = None, eval_env: Path | None = None, jobs: Jobs = 0,
+    train_env: Path | None = None, eval_env: Path | None = None, jobs: Jobs = 0, weights: Path | None = None,
 ) -> CellRequest:  # fmt: skip
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
-    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs. `miniature` is the
-    whole reproduction in miniature: the paper's four methods, with --quick JustRL and STAPO.
+    A cell is METHOD/SIZE: stapo/mini, stapo/qwen2.5-coder-0.5b, base/qwen3-8b. The paper's sizes need GPUs; two cores
+    and 24 GB bear qwen2.5-coder-0.5b (hours, with --quick minutes). `miniature` is the whole reproduction in miniature:
+    the paper's four methods, with --quick JustRL and STAPO.
     Results go to --out. Committed records are ignored.
 
     Args:
-        cells: Of the miniature or of the paper's models; or miniature.
+        cells: Of the miniature, of a real model or of the paper's models; or miniature.
         all: All cells of the paper's table, base models included; with --dry-run: what the reproduction takes.
         quick: Few steps, samples and problems: shows that the path works.
         steps: Training steps. Default: 30 for the miniature, 3,000 for the paper's models.
@@ -153,6 +161,7 @@ def run(
         rebuild_base: Train the miniature's base model anew (2 minutes) instead of taking the carried weights.
         train_env: Folder of the environment whose stapo-train is used. Default: this one.
         eval_env: Folder of the environment whose stapo-eval is used. Default: this one.
+        weights: GGUF file of the real model, where it is not to come from the hub.
 
     Raises:
         BadInput: a name that is no cell, cells of several runs, or a value or an option that they do not have.
@@ -166,14 +175,17 @@ def run(
     experiment, named = parse_cells(cells)
     options = {"seeds": seeds, "steps": steps, "data_dir": data_dir, "ray_address": ray_address, "source": source,
                "judge": judge, "keep_checkpoints": keep_checkpoints, "train_env": train_env,
-               "eval_env": eval_env}  # fmt: skip
+               "eval_env": eval_env, "weights": weights}  # fmt: skip
     given = [k for k, v in options.items() if v not in (None, "")]
     if unknown := [k for k in given if experiment == "miniature" and k not in _OPTIONS]:
         flags = ", ".join(f"--{k.replace('_', '-')}" for k in unknown)
-        raise BadInput(f"{flags}: only for cells of the paper's sizes", found=f"a cell of the {experiment} run",
+        raise BadInput(f"{flags}: only for cells of real models", found=f"a cell of the {experiment} run",
                        next_step="leave it out")  # fmt: skip
-    allowed: Collection[str] = HARDWARE if experiment == "miniature" else MACHINES
-    machine, out = hardware or ("8gpu" if allowed is MACHINES else "cpu"), out or Path("runs") / experiment
+    if weights is not None and experiment != "real":
+        raise BadInput("--weights: only for a model that stapo-train fetch brings", found=" ".join(cells),
+                       expected=f"a cell of {' or '.join(labels.REAL_SIZES)}", next_step="leave it out")  # fmt: skip
+    allowed: Collection[str] = {"miniature": HARDWARE, "real": ("cpu", *MACHINES), "cells": MACHINES}[experiment]
+    machine, out = hardware or ("8gpu" if experiment == "cells" else "cpu"), out or Path("runs") / experiment
     if machine not in allowed:
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
                        next_step=f"--hardware {' | '.join(allowed)}; without a GPU: {_EXAMPLE}")  # fmt: skip
@@ -195,9 +207,9 @@ def run(
     folder = data_dir and data_dir.resolve()
     values: dict[str, Any] = {
         "hardware": machine,
-        "ray_address": ray_address or ("auto" if MACHINES[machine].gpus > 8 else ""),
+        "ray_address": ray_address or ("auto" if machine in MACHINES and MACHINES[machine].gpus > 8 else ""),
         "source": source,
-        "judge": judge or budget()["judge"]["model"],
+        "judge": judge or ("none" if experiment == "real" else budget()["judge"]["model"]),
         "keep_checkpoints": keep_checkpoints or 0,
     }
     same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
@@ -205,10 +217,12 @@ def run(
     trained = [(m, s, n) for m, s in named for n in ((0,) if m == labels.BASE else numbers or (0,))]
     models = tuple(Model(*of, validation_every=every) for of in trained)
     if steps is None:
-        steps = PAPER_QUICK_STEPS if quick else setting("steps")
+        steps = PAPER_QUICK_STEPS if quick else STEPS if experiment == "real" else setting("steps")
+    given_file = weights and weights.resolve()
     return CellRequest(
-        experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, jobs=jobs, **values
-    )
+        experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, jobs=jobs, weights=given_file,
+        **values,
+    )  # fmt: skip
 
 
 def cpu_run(
@@ -252,7 +266,8 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
         BadInput: for none, no such cell, or cells of several runs.
     """
     trained = [m for m in labels.METHOD_LABELS if m != labels.BASE]
-    of = {s: trained if s == MINI else [labels.BASE, *trained] for s in (MINI, *labels.PAPER_SIZES)}
+    of = {s: trained if s == MINI else [labels.BASE, *trained] for s in (MINI, *labels.REAL_SIZES, *labels.PAPER_SIZES)}
+    of["qwen2.5-coder-1.5b"] = [labels.BASE]  # no overlay trains it
     runs: dict[Experiment, dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
@@ -263,7 +278,8 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
                            expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}, or "
                            "stapo-q0.5 and the like",
                            next_step=f"{near}{_EXAMPLE}")  # fmt: skip
-        runs.setdefault("miniature" if size == MINI else "cells", {})[name] = (method, size)
+        of_run: Experiment = "miniature" if size == MINI else "real" if size in labels.REAL_SIZES else "cells"
+        runs.setdefault(of_run, {})[name] = (method, size)
     if len(runs) > 1:
         raise BadInput("these cells need separate runs", found=", ".join(names),
                        next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
