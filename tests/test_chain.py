@@ -46,7 +46,8 @@ def test_a_real_model_on_two_cores_and_on_a_gpu() -> None:
     model, folder = "o/fetch/qwen2.5-coder-0.5b/model", "stapo-qwen2.5-coder-0.5b-s0"
     assert quick == {
         "benchmarks": "stapo-eval benchmarks --write o/benchmarks",
-        "fetch/qwen2.5-coder-0.5b": "stapo-train fetch qwen2.5-coder-0.5b --out o/fetch/qwen2.5-coder-0.5b --file w.gguf",
+        "fetch/qwen2.5-coder-0.5b": "stapo-train fetch qwen2.5-coder-0.5b --out o/fetch/qwen2.5-coder-0.5b "
+        "--file w.gguf",
         "data": "stapo-train data --benchmarks o/benchmarks --out o/data --source DigitalLearningGmbH/MATH-lighteval "
         "--levels 1 2 3 --exclude-contaminated --validation math500:32",
         f"train/{folder}": "stapo-train run method=stapo size=qwen2.5-coder-0.5b hardware=cpu run.seed=0 run.steps=2 "
@@ -149,7 +150,8 @@ def test_every_training_command_composes() -> None:
     lambda: asked("stapo/mini", hardware="8gpu"), lambda: asked("stapo/qwen3-8b", rebuild_base=True),
     lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
     lambda: asked("stapo/qwen2.5-coder-1.5b"), lambda: asked("stapo/mini", weights=Path("w.gguf")),
-    lambda: asked("stapo/qwen3-8b", weights=Path("w.gguf")), lambda: asked("stapo/qwen3-8b", "stapo/qwen2.5-coder-0.5b"),
+    lambda: asked("stapo/qwen3-8b", weights=Path("w.gguf")),
+    lambda: asked("stapo/qwen3-8b", "stapo/qwen2.5-coder-0.5b"),
     lambda: asked("stapo/qwen3-8b", train_env=Path("none")), lambda: asked("stapo/mini", all=True),
 ])  # fmt: skip
 def test_wrong_values_are_refused(wrong) -> None:

@@ -241,6 +241,14 @@ def test_seeds_with_other_problems_are_refused(tmp_path):
         table(tmp_path)
 
 
+def test_small_print_of_the_second_setting_alone() -> None:
+    lines = ("4.0 to 6.0", "4.0 to 6.0"), ("N 2 x 40", ""), ("cut n/a", "3.8 %"), ("p n/a", "0.030")
+    assert write._both("not run", "5.00", *lines) == (
+        "not run (5.00)<br><sub>(4.0 to 6.0)</sub><br><sub>N 2 x 40</sub><br><sub>cut (3.8 %)</sub>"
+        "<br><sub>p (0.030)</sub>"
+    )
+
+
 def test_ours_beside_the_paper(tmp_path):
     # 6 of 30 solved: 20.00, SE sqrt(.16 / 29) = 7.43 points, interval 4.8 to 35.2; the paper prints 18.44
     cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE)

@@ -112,7 +112,6 @@ def figure_files(
     if committed and not only:
         generated.renew(files, folder / "README.md", "paper", figures.listing(experiment))
         generated.renew(files, folder / "README.md", "figures", figures.gallery(drawn))
-        block = next(d for d in drawn if d.name == _FIRST).block()
-        block += " [All figures](results/figures/README.md)."
-        generated.renew(files, paper.checkout() / "README.md", "figure", block)
+        first = [f"{d.block()} [All figures](results/figures/README.md)." for d in drawn if d.name == _FIRST]
+        generated.renew(files, paper.checkout() / "README.md", "figure", "".join(first) or "Not run.")
     return files

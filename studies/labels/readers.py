@@ -63,6 +63,12 @@ class LabelRecord(Record):
     tokens: list[LabelledToken]
 
 
+def different(tokens: Sequence[LabelledToken]) -> list[LabelledToken]:
+    """Each token once: trainings that begin with the same weights and seeds make the same responses at first."""
+    once = {(t.prompt_id, t.sample, t.position, t.before, t.token, t.after): t for t in reversed(tokens)}
+    return list(once.values())[::-1]
+
+
 def score(tokens: Sequence[LabelledToken]) -> tuple[Number, Number, dict[str, list[Number]]]:
     """Agreement and the labels by mask, with 95 % intervals over prompts.
 
@@ -71,7 +77,7 @@ def score(tokens: Sequence[LabelledToken]) -> tuple[Number, Number, dict[str, li
         among the tokens that it would silence (KEPT: that S2T would not), the mean of both readings, weighted so that
         silenced and kept tokens count as often as they occur. The other rows are S2T's shares minus these.
     """
-    _, prompt_N = np.unique([f"{t.run}\0{t.prompt_id}" for t in tokens], return_inverse=True)
+    _, prompt_N = np.unique([t.prompt_id for t in tokens], return_inverse=True)
     weight_N = np.array([t.weight for t in tokens])
     silenced = {NAMES[m]: weight_N * [t.masks[m] for t in tokens] for m in (S2T, HIGH, FULL)}
     silenced[KEPT] = weight_N - silenced["S2T"]
@@ -98,6 +104,18 @@ def score(tokens: Sequence[LabelledToken]) -> tuple[Number, Number, dict[str, li
     return sums.share("equal", "all"), interval(kappa), rows
 
 
+def _by_probability(tokens: Sequence[LabelledToken]) -> str:
+    """The share of harmful labels among the tokens of a range of probabilities, without an interval."""
+    parts = []
+    for low, high in ((0.0, 1e-5), (1e-5, 5e-4), (5e-4, 1.0)):
+        labels = [x == "harmful" for t in tokens if low <= t.probability < high for x in t.labels]
+        where = f"below {high:g}" if not low else f"from {low:g}" + (f" to {high:g}" if high < 1 else "")
+        parts.append(
+            f"{100 * sum(labels) / len(labels):.1f} % {where} ({len(labels) // 2})" if labels else f"none {where}"
+        )
+    return ", ".join(parts)
+
+
 def section(file: Path) -> list[str]:
     """Markdown of a labels.json: what was drawn, agreement, labels by mask, the readers against each other, cases.
 
@@ -105,21 +123,23 @@ def section(file: Path) -> list[str]:
         RecordError: a broken record.
     """
     record = store.read_json(file, LabelRecord)
-    (equal, kappa, rows), both = score(record.tokens), [t.labels for t in record.tokens]
+    tokens = different(record.tokens)
+    (equal, kappa, rows), both = score(tokens), [t.labels for t in tokens]
     drawn = [f"{record.drawn['drawn'][part]} of {record.drawn['there'][part]:,} that S2T {what}"
              for part, what in (("silenced", "silences"), ("kept", "keeps"))]  # fmt: skip
     texts = [[name, *(number_shown(x, 1, 100, sign=not x.whole) for x in row)] for name, row in rows.items()]
-    kinds = [[t for t in record.tokens if t.labels == (x, x) and bool(t.masks[S2T]) == silenced][:_EACH]
+    kinds = [[t for t in tokens if t.labels == (x, x) and bool(t.masks[S2T]) == silenced][:_EACH]
              for x in LABELS for silenced in (True, False)]  # fmt: skip
-    apart = [t for t in record.tokens if t.labels[0] != t.labels[1]][: 2 * _EACH]
+    apart = [t for t in tokens if t.labels[0] != t.labels[1]][: 2 * _EACH]
     cases = [[in_text(t.before, t.token, t.after), f"{t.probability:.1e}", f"{t.entropy:.2f}",
               "silences" if t.masks[S2T] else "keeps", " / ".join(dict.fromkeys(t.labels))]
              for t in chain(*kinds, apart)]  # fmt: skip
     return [
         f"Drawn: {' and '.join(drawn)}.", "",
-        f"{len(both)} tokens, read twice: {number_shown(equal, 1, 100)} % equal, "
+        f"{len(both)} different tokens, read twice: {number_shown(equal, 1, 100)} % equal, "
         f"Cohen's kappa {number_shown(kappa, 2)}.", "",
         *grid(("Tokens that the mask silences", *(f"{x} (%)" for x in LABELS)), texts), "",
+        f"Called harmful by probability, seen afterwards: {_by_probability(tokens)}.", "",
         *grid(("First reader, down; second, across", *LABELS),
               [[a, *(str(both.count((a, b))) for b in LABELS)] for a in LABELS]), "",
         f"The first {_EACH} of each kind on which both readers agree, then {2 * _EACH} on which they do not:", "",

@@ -8,6 +8,7 @@ from stapo_repro.labels import benchmark_label
 from stapo_repro.read import Loaded
 from stapo_repro.scores import difference, score
 from stapo_repro.text import grid, number_shown, shown
+from stapo_results.errors import RecordError
 from stapo_results.statistics import Number
 
 RULE = (
@@ -24,6 +25,7 @@ def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]
         cell = theirs.record.cell
         if (own := ours.get(cell.id)) is None:
             continue
+        _check_alike(own, theirs)
         a, b = score([own]), score([theirs])
         d = difference([a], [b], (own.record.engine, theirs.record.engine, cell.benchmark, cell.setting))
         if d.points is None or d.low is None or d.high is None:
@@ -36,6 +38,16 @@ def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]
         rows.append([f"{benchmark_label(cell.benchmark)}, {cell.setting}", own.record.engine, theirs.record.engine,
                      *accuracies, told, tokens, agree])  # fmt: skip
     return rows
+
+
+def _check_alike(own: Loaded, theirs: Loaded) -> None:
+    """Raises RecordError where more than the engine differs."""
+    both = {name: [getattr(c.record, name) for c in (own, theirs)] for name in ("grader", "max_tokens", "n")}
+    both |= {name: [c.record.revisions.get(name) for c in (own, theirs)] for name in ("model", "tokenizer")}
+    for what, (one, other) in both.items():
+        if one != other:
+            raise RecordError(f"two engines' records of {own.record.cell.id} differ in {what}", found=other,
+                              expected=one, next_step=f"evaluate again as {own.file} was")  # fmt: skip
 
 
 def section(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from stapo_repro.figures import curves, tokens
 from stapo_repro.figures.style import Sketch, save, style
-from stapo_repro.labels import method_label, size_label
+from stapo_repro.labels import RARE_TOKEN_MASKS, method_label, size_label
 from stapo_repro.paper import checkout
 from stapo_repro.read import ENGINES, TrainingRun, load_cells, load_training_runs
 from stapo_repro.text import escape, grid, model_text, number_shown, percent, shown
@@ -107,7 +107,7 @@ def section(run: LoggedRun, name: str, condition: str) -> list[str]:
 def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
     """What each training was and did: a line a run, and every token that STAPO silenced."""
     rows = []
-    for r in (r for r in runs if r.size == claims.SIZE):
+    for r in (r for r in runs if (r.size, r.seed) == (claims.SIZE, 0)):
         record = store.read_json(records / r.path / "run.json", Run)
         machine = (record.hardware["gpus"] or [record.hardware["cpu"]])[0].split(",")[0]
         ends = [
@@ -115,14 +115,20 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
             f"{shown(100**percented * claims.mean_of(r, name, 'last'), digits)}"
             for name, percented, digits in _COURSE
         ]
-        shares = [small_percent(claims.mean_of(r, name, "all")) for name in ("silenced_share", "candidate_share")]
+        masked = ("silenced_share", "candidate_share") if r.method in RARE_TOKEN_MASKS else ("silenced_share",)
+        shares = [small_percent(claims.mean_of(r, name, "all")) for name in masked] + [""] * (2 - len(masked))
         took = f"{shown((record.wall_seconds or 0.0) / 60, 1)}, {machine}"
         rows.append([method_label(r.method), f"{max(s.step for s in r.steps)}", took, *ends, *shares])
     if not rows:
         return ["## Trainings", "", "Not run.", ""]
     head = ("Method", "Steps", "Minutes", "Reward", "Entropy (nats)", "Cut (%)", "Tokens", "Silenced", "Candidates")
-    lines = ["## Trainings", "", "Means of the first five steps to means of the last five, one seed each.", ""]
-    lines += [*grid(head, rows), "", *_below_justrl([r for r in runs if r.size == claims.SIZE])]
+    lines = [
+        "## Trainings",
+        "",
+        "Means of the first five steps to means of the last five, seed 0. Candidates: of masks over rare tokens.",
+        "",
+    ]
+    lines += [*grid(head, rows), "", *_below_justrl([r for r in runs if (r.size, r.seed) == (claims.SIZE, 0)])]
     for r in (
         r for r in runs if r.method == "stapo" and r.size == claims.SIZE and (r.folder / token_log.FOLDER).is_dir()
     ):
@@ -155,7 +161,15 @@ def silenced(run: LoggedRun) -> list[str]:
     ]  # fmt: skip
     head = ("Step", "Token in its context", "p", "H (nats)", "A", "Top 5")
     every = sum(c["tokens"] for c in numbers.by_step(run))
-    return [f"## What STAPO silenced: all {len(rows)} of {every:,} tokens", "", *grid(head, rows, 2), ""]
+    quartiles = ", ".join(shown(float(q)) for q in np.quantile([c["entropy"] for c in found], (0.25, 0.5, 0.75)))
+    return [
+        f"## What STAPO silenced: all {len(rows)} of {every:,} tokens",
+        "",
+        f"Their entropies have the quartiles {quartiles} nats.",
+        "",
+        *grid(head, rows, 2),
+        "",
+    ]
 
 
 def probes(records: Path) -> dict[str, tuple[LoggedRun, str]]:

@@ -235,17 +235,18 @@ def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
     (low, worst), (high, best) = ((found[m], name_of(m)) for m in (order[0], order[-1]))
     text = f"Accuracy in validation ends at {low.mean[-1]:.0f} % ({worst}) to {high.mean[-1]:.0f} % ({best})"
     if min(low.seeds, high.seeds) < 2:  # a single accuracy is mostly the draw of its samples
-        return _entropy_ends(runs) if ENTROPY in panels else text
+        return (_entropy_ends(runs) if ENTROPY in panels else "") or text
     return text + f"; their seeds {'overlap' if low.high[-1] >= high.low[-1] else 'do not overlap'}"
 
 
 def _entropy_ends(runs: Runs) -> str:
-    """Where entropy goes from the first to the last sixth of the steps: the lowest and the highest method."""
+    """Where entropy goes, from the first to the last of six parts of the steps: the lowest and the highest method.
+    Empty unless two methods have it."""
     found = {name_of(m): curve(mine, ENTROPY, most=6) for m, mine in runs.items() if mine}
     ends = {name: (c.mean[0], c.mean[-1]) for name, c in found.items() if c is not None}
     order = sorted(ends, key=lambda name: ends[name][1])
-    texts = [f"from {ends[name][0]:.2g} to {ends[name][1]:.2g} ({name})" for name in (order[0], order[-1])]
-    return f"Entropy goes {' and '.join(texts)} nats"
+    texts = [f"{name} {ends[name][0]:.2f} to {ends[name][1]:.2f}" for name in (*order[:1], *order[-1:])]
+    return f"Entropy: {', '.join(texts)} nats" if len(order) > 1 else ""
 
 
 def share_after_warm_up(runs: Sequence[TrainingRun]) -> tuple[float, float] | None:

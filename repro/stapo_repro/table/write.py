@@ -22,6 +22,8 @@ T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
 _ABSENT = ("not run", "n/a", "other problems")
 _IN_SMALL = "<br><sub>{}</sub>"
+_NAMED = ("cut ", "p ", "Holm ")
+"""How a line of small print begins that says what it is."""
 _BESIDE = (
     "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
     "interval. Not judged: samples or problems are missing, or other ones."
@@ -46,12 +48,20 @@ class Grid:
 
 
 def _both(first: str, second: str, *small: tuple[str, str]) -> str:
-    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for what there is, or one
-    text."""
+    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for both, or one text. A
+    setting that was not run has none."""
     if first == second and first in _ABSENT:
         return first
-    lines = [[text for text in (a, b and f"({b})") if text and "n/a" not in text] for a, b in small]
-    return f"{first} ({second})" + "".join(_IN_SMALL.format(escape(" ".join(line))) for line in lines if line)
+    lines = []
+    for a, b in small:
+        name = a.partition(" ")[0] + " " if a.startswith(_NAMED) else ""
+        if second == "not run":
+            lines.append(a)
+        elif first == "not run":
+            lines.append(f"{name}({b})" if b else a)
+        else:
+            lines.append(f"{a} ({b})" if b else a)
+    return f"{first} ({second})" + "".join(_IN_SMALL.format(escape(line)) for line in lines if line)
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -42,6 +42,8 @@ def validate(config: Any) -> None:
     assert a.actor.strategy == "fsdp2", f"actor_rollout_ref.actor.strategy={a.actor.strategy}: selection needs fsdp2"
     loop = a.rollout.agent.default_agent_loop
     assert loop in _agent_loop_registry, f"actor_rollout_ref.rollout.agent.default_agent_loop={loop} is not registered"
+    if a.rollout.name == "vllm":
+        vllm_plugin.check_installed()
     manager = a.rollout.agent.agent_loop_manager_class
     assert str(manager).startswith("stapo_training."), f"agent_loop_manager_class={manager} gives samples no seeds"
     reward: Any = get_custom_reward_fn(config)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import entry_points
+
+from stapo_results.errors import BadInput
 
 RELOADABLE = "STAPO_RELOADABLE_WEIGHTS"
 """The environment variable that hardware=cpu-vllm sets: evaluation keeps oneDNN, which is faster."""
@@ -20,13 +23,30 @@ def own_socket(address: str) -> str:
     return f"{address.removesuffix('.sock')}-{run}.sock" if run else address
 
 
+NAME = "stapo_rollout"
+_GROUP, _ALLOWED = "vllm.general_plugins", "VLLM_PLUGINS"
+
+
+def check_installed() -> None:
+    """Raises BadInput where vLLM would not load this plugin: its processes would wait at another socket."""
+    found = {e.name: e.value for e in entry_points(group=_GROUP)}
+    if found.get(NAME) != f"{__name__}:register":
+        raise BadInput("vLLM would not find this suite's plugin", found=", ".join(found) or "no plugin",
+                       expected=NAME, next_step="pip install --no-deps --editable .   (it is of before)")  # fmt: skip
+    allowed = os.environ.get(_ALLOWED)
+    if allowed is not None and NAME not in allowed.split(","):
+        raise BadInput(f"{_ALLOWED} leaves out this suite's plugin", found=allowed, expected=NAME,
+                       next_step=f"{_ALLOWED}={allowed},{NAME}, or unset it")  # fmt: skip
+
+
 def register() -> None:
-    """What vLLM calls (entry point `vllm.general_plugins`)."""
+    """What vLLM calls (entry point `vllm.general_plugins`), perhaps more than once in a process."""
     if os.environ.get(RUN):
         from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension as Receiver
 
-        address = Receiver._get_zmq_handle
-        Receiver._get_zmq_handle = lambda self: own_socket(address(self))
+        if not hasattr(Receiver, "_address_of_verl"):
+            Receiver._address_of_verl = Receiver._get_zmq_handle
+            Receiver._get_zmq_handle = lambda self: own_socket(self._address_of_verl())
     if os.environ.get(RELOADABLE):
         _keep_weights()
 

@@ -1,0 +1,38 @@
+"""The command: `python -m studies.worth`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from studies import command
+
+
+def measure(
+    model: Path, data: Path, probe: Path, data_dir: Path, out: Path, each: int = 150, of: int = 8,
+    max_tokens: int = 512, seed: int = 0, dtype: Literal["float32", "bfloat16"] = "float32",
+) -> None:  # fmt: skip
+    """Measure the worth of single tokens by continuations with and without them. To resume, repeat the command.
+
+    Args:
+        model: The model's folder.
+        data: Responses, as `stapo-eval export --to responses` writes them.
+        probe: Their log, `stapo-train probe --mode full`.
+        data_dir: Folder with the benchmarks of these responses.
+        out: Folder of the measurement.
+        each: Tokens of each of the four kinds.
+        of: Continuations with a token, and as many without it.
+        max_tokens: Tokens of a response, continuation included.
+        seed: Decides which tokens, and every continuation.
+        dtype: Of the weights.
+    """
+    from studies.worth.measure import Asked
+    from studies.worth.measure import measure as measured
+    from studies.worth.page import section
+
+    asked = Asked(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype)
+    print("\n".join(section(measured(asked))))
+
+
+if __name__ == "__main__":
+    command.run(measure, "studies.worth", "train")

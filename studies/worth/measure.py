@@ -1,0 +1,242 @@
+"""Continuations with a token and without it: how often each answers rightly.
+
+To first order a mask changes the expected reward by the sum of -p A (Q - V) over what it silences. Q is the chance of a
+right answer when the model goes on after prefix and token, V when it goes on after the prefix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from stapo_results import provenance, runs, store, terminal, token_log
+from stapo_results.benchmarks import load as load_benchmark
+from stapo_results.errors import BadInput
+from stapo_results.generation import Drawing, Sampler
+from stapo_results.schema import Record
+from stapo_results.seeds import derive_seed
+from stapo_results.stop_tokens import stop_token_ids
+from stapo_training.miniature.worlds import PLANTED
+from stapo_training.probe import encoding, responses
+from stapo_training.reward import compute_score
+
+Kind = Literal["silenced", "kept", "ordinary, low entropy", "ordinary, high entropy"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+WORTH = "worth.jsonl"
+_WORLDS = 1000  # fewer words than this has a vocabulary of the testbed's worlds alone
+ROWS = 64
+"""Continuations at a time."""
+
+
+class TokenWorth(Record):
+    """One token of a right response.
+
+    Attributes:
+        kind: silenced by S2T, rare and kept, or not rare, with an entropy below or above the mini-batch's threshold.
+        planted: "useful" or "spurious" in a world of the testbed.
+        of: continuations with the token, and as many without it; how many of each were right, and how many were cut.
+    """
+
+    prompt_id: str
+    sample: int
+    position: int
+    kind: Kind
+    planted: Literal["", "useful", "spurious"] = ""
+    probability: float
+    entropy: float
+    advantage: float
+    of: int
+    right_with: int
+    right_without: int
+    cut_with: int
+    cut_without: int
+
+
+class Place(NamedTuple):
+    """A token to measure: its row, the ids of the prompt and of the response before it, and itself."""
+
+    row: dict[str, Any]
+    kind: Kind
+    prompt: list[int]
+    before: list[int]
+    gold: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured: of the log of `probe` (mode full) over `data`, up to `each` tokens of a kind, each with `of`
+    continuations of as many tokens as leave the response at most `max_tokens`."""
+
+    model: Path
+    data: Path
+    probe: Path
+    data_dir: Path
+    out: Path
+    each: int = 150
+    of: int = 8
+    max_tokens: int = 512
+    seed: int = 0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+def answered(tokenizer: Any, response: Sequence[int]) -> int:
+    """How many tokens of a response stand before its first box is begun: what follows it hardly changes the answer."""
+    ids, low, high = [*map(int, response)], 0, len(response)
+    if "\\boxed" not in tokenizer.decode(ids):
+        return high
+    while low < high:  # the shortest beginning that holds the word
+        middle = (low + high) // 2
+        low, high = (low, middle) if "\\boxed" in tokenizer.decode(ids[:middle]) else (middle + 1, high)
+    return max(0, low - 1)
+
+
+def kinds(rows: Mapping[str, np.ndarray]) -> dict[Kind, np.ndarray]:
+    """Kind -> the indices of a log's rows with A > 0 that stand before the answer (`open`). A mini-batch without a rare
+    token has no threshold, and gives none."""
+    positive, rare, gone = (
+        (rows["advantage"] > 0) & rows["open"],
+        rows["rare"].astype(bool),
+        rows["silenced"].astype(bool),
+    )
+    low = rows["entropy"] < rows["tau_h"]  # false of NaN
+    high = rows["entropy"] >= rows["tau_h"]
+    masks = (rare & gone, rare & ~gone, ~rare & low, ~rare & high)
+    return {kind: np.flatnonzero(positive & mask) for kind, mask in zip(KINDS, masks, strict=True)}
+
+
+def drawn(rows: Mapping[str, np.ndarray], each: int, seed: int) -> list[tuple[int, Kind]]:
+    """Up to `each` row indices of a kind, each row of a kind with the same chance."""
+    rng = np.random.default_rng(derive_seed(seed, "worth"))
+    return [(int(of[k]), kind) for kind, of in kinds(rows).items() for k in sorted(rng.permutation(len(of))[:each])]
+
+
+def places(asked: Asked, model: encoding.ModelFolder) -> list[Place]:
+    """The tokens to measure, with what stands before them.
+
+    Raises:
+        BadInput: the log lacks tokens, or the responses are not those that it was made of.
+    """
+    log = token_log.read(asked.probe)
+    if log is None or log.header.mode != "full":
+        raise BadInput(f"{asked.probe} has no log of every token", next_step="stapo-train probe --mode full ...")
+    table = log.tokens
+    columns = ("advantage", "rare", "silenced", "entropy", "tau_h")
+    rows = {name: table[name].to_numpy() for name in columns}
+    given = responses.read(asked.data)
+    encoded = dict(zip(((r.prompt_id, r.sample) for r in given), encoding.encode(given, model), strict=True))
+    response_of = list(zip(table["prompt_id"].to_pylist(), table["sample"].to_pylist(), strict=True))
+    right = {w for w, advantage in zip(response_of, rows["advantage"], strict=True) if advantage > 0}
+    ends = {w: answered(model.tokenizer, encoded[w].response) for w in right if w in encoded}
+    rows["open"] = table["position"].to_numpy() < np.array([ends.get(w, 0) for w in response_of])
+    golds: dict[str, str] = {}
+    for benchmark in sorted({r.prompt_id.split("/")[0] for r in given}):
+        golds |= {f"{benchmark}/{p.id}": p.answer for p in load_benchmark(benchmark, asked.data_dir).problems}
+    found = []
+    for index, kind in drawn(rows, asked.each, asked.seed):
+        (row,) = table.slice(index, 1).to_pylist()
+        tokens = encoded.get((row["prompt_id"], row["sample"]))
+        if tokens is None or tokens.response[row["position"]] != row["token"]:
+            where = f"{row['prompt_id']}, sample {row['sample']}, token {row['position']}"
+            raise BadInput(f"{asked.data}: not the responses of {asked.probe}", found=where,
+                           next_step="name the file that was probed")  # fmt: skip
+        benchmark, _, problem = row["prompt_id"].split("/")
+        before = tokens.response[: row["position"]].tolist()
+        found.append(Place(row, kind, tokens.prompt.tolist(), before, golds[f"{benchmark}/{problem}"]))
+    return found
+
+
+def measure(asked: Asked) -> list[TokenWorth]:
+    """Measure what `asked.out` lacks; each token is on disk as soon as its continuations have ended.
+
+    Raises:
+        BadInput: as `places`, or another measurement in `out`.
+    """
+    model = encoding.find_model(asked.model)
+    config = {k: str(v) if isinstance(v, Path) else v for k, v in vars(asked).items()}
+    revisions = model.revisions | {"data": store.sha256_file(asked.data)}
+    run = provenance.new_run("probe", config, seeds={"worth": asked.seed}, deterministic=True, revisions=revisions)
+    with runs.opened(asked.out, run, may_differ={"model", "data", "probe", "data_dir", "out"}.__contains__,
+                     foreign=[WORTH]) as folder:  # fmt: skip
+        chosen, path = places(asked, model), asked.out / WORTH
+        store.repair(path, TokenWorth)
+        done = {_key(t): t for t in store.read(path, TokenWorth)} if path.exists() else {}
+        missing = [p for p in chosen if _key_of(p) not in done]
+        with folder.working(f"{len(done)} of {len(chosen)} tokens", resume="the same command makes the others"):
+            if missing:
+                done |= {_key(t): t for t in _continued(asked, model, missing, path)}
+            ordered = [done[_key_of(p)] for p in chosen]
+            store.write_atomic(path, "".join(store.to_line(t) + "\n" for t in ordered))
+    return ordered
+
+
+def _key(t: TokenWorth) -> tuple[str, int, int]:
+    return t.prompt_id, t.sample, t.position
+
+
+def _key_of(p: Place) -> tuple[str, int, int]:
+    return p.row["prompt_id"], p.row["sample"], p.row["position"]
+
+
+def _continued(asked: Asked, model: encoding.ModelFolder, missing: Sequence[Place], path: Path) -> list[TokenWorth]:
+    tokenizer, network = model.tokenizer, model.load(asked.dtype, "cpu")
+    stop = set(stop_token_ids(tokenizer, network.generation_config.eos_token_id))
+    sampler = Sampler(network, ROWS, stop)
+    right, cut = (np.zeros((len(missing), 2), np.int64) for _ in range(2))  # with the token, without
+    left = np.full(len(missing), 2 * asked.of)
+    found = []
+
+    def ended(number: int, side: int, ids: Sequence[int], stopped: bool) -> None:
+        place = missing[number]
+        head = [*place.before, place.row["token"]] if side == 0 else place.before
+        text = tokenizer.decode([*head, *ids], skip_special_tokens=True)
+        right[number, side] += bool(stopped and compute_score("", text, place.gold)["acc"])
+        cut[number, side] += not stopped
+        left[number] -= 1
+
+    for number, place in enumerate(missing):
+        for side in (0, 1):
+            after = [*place.before, place.row["token"]] if side == 0 else place.before
+            for i in range(asked.of):
+                if side == 0 and place.row["token"] in stop:  # nothing follows the token that ends a response
+                    ended(number, side, (), stopped=True)
+                    continue
+                seed = derive_seed(asked.seed, "worth", *map(str, _key_of(place)), side, i)
+                sampler.add((number, side, i), [*place.prompt, *after], seed, Drawing(), asked.max_tokens - len(after))
+    try:
+        with store.Journal(path) as journal, terminal.Display() as display:
+            while len(sampler):
+                made = []
+                for key, response in sampler.step():
+                    if isinstance(response, Exception):
+                        raise response
+                    number, side, _ = _place(key)
+                    ended(number, side, response.token_ids, response.finish_reason == "stop")
+                    if not left[number]:
+                        made.append(_worth(missing[number], asked.of, right[number], cut[number], tokenizer))
+                journal.append(made)
+                found += made
+                display.show(f"{len(found)} of {len(missing)} tokens", len(found) / len(missing))
+    finally:
+        sampler.close()
+    return found
+
+
+def _place(key: Hashable) -> tuple[int, int, int]:
+    assert isinstance(key, tuple)
+    return key
+
+
+def _worth(place: Place, of: int, right: np.ndarray, cut: np.ndarray, tokenizer: Any) -> TokenWorth:
+    word = tokenizer.decode([place.row["token"]]).strip()
+    known = PLANTED if tokenizer.vocab_size < _WORLDS else {}
+    planted = next((name for name, words in known.items() if word in {w.strip() for w in words}), "")
+    return TokenWorth(
+        schema_version=1, kind=place.kind, planted=planted, probability=math.exp(place.row["logprob"]), of=of,
+        right_with=int(right[0]), right_without=int(right[1]), cut_with=int(cut[0]), cut_without=int(cut[1]),
+        **{name: place.row[name] for name in ("prompt_id", "sample", "position", "entropy", "advantage")},
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+"""The worth of tokens by kind, the map over probability and entropy, the claims with their power; the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from stapo_repro.text import grid, number_shown, shown
+from stapo_repro.tokens.masks import Sums, interval
+from stapo_results.statistics import Number
+from stapo_results.store import read, read_json
+from studies import command
+from studies.worth.measure import KINDS, WORTH, TokenWorth
+
+FILE = Path(__file__).with_name("claims.json")
+RECORDS = command.RECORDS / "worth"
+_RATES = ((0.0, 1e-5), (1e-5, 1e-4), (1e-4, 5e-4), (5e-4, 2e-3), (2e-3, 0.05), (0.05, 1.01))
+_ENTROPIES = ((0.0, 0.1), (0.1, 0.5), (0.5, 1.0), (1.0, 2.0), (2.0, math.inf))
+
+
+class WorthClaim(BaseModel):
+    """A mean Q - V of `first`, or its difference to that of `second`, that is below 0."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    claim: str
+    first: str
+    second: str
+    below: Literal[True]
+
+
+class WorthClaims(BaseModel):
+    """claims.json. design: tokens of a kind, and continuations with a token and without it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1]
+    source: str
+    written: str
+    runs: str
+    design: dict[str, int]
+    rule: str
+    claims: tuple[WorthClaim, ...]
+
+
+def detectable(
+    tokens: Sequence[int], of: int, *, value: float = 0.4, between: float = 0.2, clustering: float = 1.5,
+    level: float = 0.05, tests: int = 4, power: float = 0.8,
+) -> float:  # fmt: skip
+    """The mean Q - V, or with two kinds its difference, that is found with this power at Holm's first level.
+
+    Args:
+        tokens: of the one kind, or of both.
+        of: continuations with a token, and without it.
+        value: V. between: standard deviation of Q - V between tokens. clustering: design effect of problems.
+    """
+    one = 2 * value * (1 - value) / of + between**2  # variance of a token's measured Q - V
+    se = math.sqrt(sum(clustering * one / n for n in tokens))
+    normal = NormalDist()
+    return (normal.inv_cdf(1 - level / tests / 2) + normal.inv_cdf(power)) * se
+
+
+def groups(tokens: Sequence[TokenWorth]) -> dict[str, np.ndarray]:
+    """Name -> which tokens: the kinds, those not rare, rare ones by the median entropy, what was planted."""
+    kind = np.array([t.kind for t in tokens])
+    entropy, planted = np.array([t.entropy for t in tokens]), np.array([t.planted for t in tokens])
+    found = {name: kind == name for name in KINDS}
+    rare = found["silenced"] | found["kept"]
+    middle = np.median(entropy[rare]) if rare.any() else math.nan
+    found |= {"ordinary": ~rare, "rare, low entropy": rare & (entropy < middle),
+              "rare, high entropy": rare & (entropy >= middle)}  # fmt: skip
+    return found | {f"planted: {name}": planted == name for name in ("useful", "spurious") if (planted == name).any()}
+
+
+def sums_of(tokens: Sequence[TokenWorth]) -> Sums:
+    """Sums of Q - V, Q and V over the tokens of each group, with draws of problems."""
+    _, problem = np.unique([t.prompt_id for t in tokens], return_inverse=True)
+    with_T, without_T = (np.array([getattr(t, f"right_{side}") / t.of for t in tokens]) for side in ("with", "without"))
+    columns = {}
+    for name, which in groups(tokens).items():
+        columns |= {name: which, f"{name} Q": which * with_T, f"{name} V": which * without_T}
+        columns[f"{name} worth"] = which * (with_T - without_T)
+    return Sums(problem, columns, over="problems")
+
+
+def worth(sums: Sums, first: str, second: str = "") -> Number:
+    """The mean Q - V of a group, or its difference to another's."""
+    values = sums.ratio(f"{first} worth", first)
+    return interval(values - sums.ratio(f"{second} worth", second) if second else values, sums.clusters[first])
+
+
+def section(tokens: Sequence[TokenWorth]) -> list[str]:
+    """A measurement: the groups, and the map."""
+    sums, of = sums_of(tokens), groups(tokens)
+    rows = [
+        [name, f"{int(which.sum())}", shown(float(sums.ratio(f"{name} Q", name)[0]), 3),
+         shown(float(sums.ratio(f"{name} V", name)[0]), 3), number_shown(worth(sums, name), 3, sign=True)]
+        for name, which in of.items() if which.any()
+    ]  # fmt: skip
+    lines = [*grid(("Tokens", "Measured", "Q", "V", "Q - V"), rows), "", "Q - V by probability, down, and entropy:", ""]
+    p, h = (np.array([getattr(t, name) for t in tokens]) for name in ("probability", "entropy"))
+    gain = np.array([(t.right_with - t.right_without) / t.of for t in tokens])
+    cells = []
+    for low, high in _RATES:
+        which = [(p >= low) & (p < high) & (h >= a) & (h < b) for a, b in _ENTROPIES]
+        cells.append(
+            [f"{low:g} to {min(high, 1):g}", *(f"{gain[w].mean():+.2f} ({w.sum()})" if w.any() else "" for w in which)]
+        )
+    head = ("p", *(f"{a:g} to {b:g} nats" if b < math.inf else f"above {a:g}" for a, b in _ENTROPIES))
+    return [*lines, *grid(head, cells), ""]
+
+
+def add(files: dict[Path, bytes]) -> None:
+    """Add results/tables/worth.md from the committed measurements."""
+    claims = read_json(FILE, WorthClaims)
+    d = claims.design
+    lines = ["# What a token is worth", "", claims.rule, "", "## Claims", ""]
+    found = {f.parent.name: list(read(f, TokenWorth)) for f in sorted(RECORDS.glob(f"*/{WORTH}"))}
+    real = found.get("qwen2.5-coder-0.5b")
+    sums = sums_of(real) if real else None
+    size = {"silenced": d["silenced"], "kept": d["kept"], "ordinary": 2 * d["ordinary"],
+            "rare, low entropy": d["kept"], "rare, high entropy": d["kept"]}  # fmt: skip
+    rows = []
+    for c in claims.claims:
+        least = detectable([size[name] for name in (c.first, c.second) if name], d["continuations"])
+        value = worth(sums, c.first, c.second) if sums else Number()
+        said = (
+            "not run" if not value.known else "holds" if value.high < 0 else "fails" if value.low > 0 else "undecided"
+        )
+        rows.append([c.claim, shown(least, 3), number_shown(value, 3, sign=True) if value.known else "not run", said])
+    lines += [*grid(("Claim", "Detectable", "Q - V", "It, before Holm"), rows), ""]
+    for name, tokens in found.items():
+        lines += [f"## {name}", "", *section(tokens)]
+    files[command.TABLES / "worth.md"] = "\n".join(lines).encode()

@@ -1,0 +1,76 @@
+"""Kinds and sums by hand, power, a continuation whose end is known, a kill, and the planted truth of the records."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stapo_results.store import read
+from studies.worth import page
+from studies.worth.measure import KINDS, WORTH, TokenWorth, answered, drawn, kinds
+
+
+def token(kind: str = "silenced", problem: str = "p0", right: tuple[int, int] = (0, 0), **more) -> TokenWorth:
+    given = {"sample": 0, "position": 0, "probability": 0.001, "entropy": 1.0, "advantage": 1.0, "of": 4}
+    ends = {"right_with": right[0], "right_without": right[1], "cut_with": 0, "cut_without": 0}
+    return TokenWorth.model_validate({"schema_version": 1, "prompt_id": problem, "kind": kind, **given, **ends, **more})
+
+
+def test_kinds_of_a_log() -> None:
+    nan = math.nan
+    rows = {
+        "advantage": np.array([1.0, 1.0, 1.0, 1.0, -1.0, 1.0]),
+        "rare": np.array([True, True, False, False, True, False]),
+        "silenced": np.array([True, False, False, False, False, False]),
+        "entropy": np.array([0.5, 2.0, 0.5, 2.0, 0.5, 0.5]),
+        "tau_h": np.array([1.0, 1.0, 1.0, 1.0, 1.0, nan]),  # the last mini-batch has no rare token
+        "open": np.ones(6, bool),
+    }
+    assert {k: i.tolist() for k, i in kinds(rows).items()} == dict(zip(KINDS, ([0], [1], [2], [3]), strict=True))
+    assert kinds(rows | {"open": np.arange(6) > 0})["silenced"].tolist() == []  # it stands in the box, or after it
+    assert drawn(rows, 5, seed=0) == [(0, KINDS[0]), (1, KINDS[1]), (2, KINDS[2]), (3, KINDS[3])]
+
+
+def test_where_the_answer_begins() -> None:
+    class Letters:
+        def decode(self, ids: list[int]) -> str:
+            return "".join(map(chr, ids))
+
+    assert answered(Letters(), [*map(ord, "ab\\boxed{1} \\boxed{2}")]) == len("ab\\boxe")
+    assert answered(Letters(), [*map(ord, "abc")]) == 3
+
+
+def test_worth_by_hand() -> None:
+    low = [token(right=(1, 3), problem="a", entropy=0.5), token(right=(2, 2), problem="b", entropy=0.5)]
+    tokens = [*low, token("kept", "b", (4, 2), entropy=2.0), token("kept", "a", (4, 2), entropy=2.0)]
+    sums = page.sums_of(tokens)
+    assert page.worth(sums, "silenced").mean == pytest.approx(-0.25)  # (-2/4 + 0) / 2
+    assert page.worth(sums, "silenced", "kept").mean == pytest.approx(-0.75)
+    assert page.worth(sums, "rare, low entropy", "rare, high entropy").mean == pytest.approx(-0.75)
+
+
+def test_power_falls_with_tokens_and_continuations() -> None:
+    # 2 x 0.4 x 0.6 / 4 + 0.04 = 0.16; 1.5 x 0.16 / 300 = 0.0008; (2.4977 + 0.8416) x 0.02828
+    assert page.detectable([300], 4) == pytest.approx(0.0945, abs=1e-4)
+    assert page.detectable([300, 300], 4) == pytest.approx(0.0945 * math.sqrt(2), abs=1e-4)
+    assert page.detectable([1200], 4) == pytest.approx(page.detectable([300], 4) / 2)
+
+
+@pytest.mark.parametrize("world", ["paper", "costly"])
+def test_the_instrument_finds_what_was_planted(world: str) -> None:
+    """A word of care is worth a right answer; a filler costs nothing, and in `costly` something in longer problems."""
+    tokens = list(read(page.RECORDS / world / WORTH, TokenWorth))
+    sums = page.sums_of(tokens)
+    assert page.worth(sums, "planted: useful").low > 0.4
+    spurious = page.worth(sums, "planted: spurious")
+    assert spurious.high < 0 if world == "costly" else abs(spurious.mean) < 0.02
+
+
+def test_the_committed_page_is_of_the_committed_measurements() -> None:
+    files: dict[Path, bytes] = {}
+    page.add(files)
+    ((path, data),) = files.items()
+    assert data == path.read_bytes()
