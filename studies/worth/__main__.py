@@ -11,6 +11,7 @@ from studies import command
 def measure(
     model: Path, data: Path, probe: Path, data_dir: Path, out: Path, each: int = 150, of: int = 8,
     max_tokens: int = 512, seed: int = 0, dtype: Literal["float32", "bfloat16"] = "float32",
+    anywhere: bool = False,
 ) -> None:  # fmt: skip
     """Measure the worth of single tokens by continuations with and without them. To resume, repeat the command.
 
@@ -25,12 +26,13 @@ def measure(
         max_tokens: Tokens of a response, continuation included.
         seed: Decides which tokens, and every continuation.
         dtype: Of the weights.
+        anywhere: Tokens behind the answer too, which hardly change it.
     """
     from studies.worth.measure import Asked
     from studies.worth.measure import measure as measured
     from studies.worth.page import section
 
-    asked = Asked(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype)
+    asked = Asked(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, anywhere)
     print("\n".join(section(measured(asked))))
 
 

@@ -70,7 +70,7 @@ class Place(NamedTuple):
 @dataclass(frozen=True)
 class Asked:
     """What is measured: of the log of `probe` (mode full) over `data`, up to `each` tokens of a kind, each with `of`
-    continuations of as many tokens as leave the response at most `max_tokens`."""
+    continuations of as many tokens as leave the response at most `max_tokens`. anywhere: behind the answer too."""
 
     model: Path
     data: Path
@@ -82,6 +82,7 @@ class Asked:
     max_tokens: int = 512
     seed: int = 0
     dtype: Literal["float32", "bfloat16"] = "float32"
+    anywhere: bool = False
 
 
 def answered(tokenizer: Any, response: Sequence[int]) -> int:
@@ -132,7 +133,7 @@ def places(asked: Asked, model: encoding.ModelFolder) -> list[Place]:
     response_of = list(zip(table["prompt_id"].to_pylist(), table["sample"].to_pylist(), strict=True))
     right = {w for w, advantage in zip(response_of, rows["advantage"], strict=True) if advantage > 0}
     ends = {w: answered(model.tokenizer, encoded[w].response) for w in right if w in encoded}
-    rows["open"] = table["position"].to_numpy() < np.array([ends.get(w, 0) for w in response_of])
+    rows["open"] = (table["position"].to_numpy() < np.array([ends.get(w, 0) for w in response_of])) | asked.anywhere
     golds: dict[str, str] = {}
     for benchmark in sorted({r.prompt_id.split("/")[0] for r in given}):
         golds |= {f"{benchmark}/{p.id}": p.answer for p in load_benchmark(benchmark, asked.data_dir).problems}

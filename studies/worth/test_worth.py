@@ -61,12 +61,21 @@ def test_power_falls_with_tokens_and_continuations() -> None:
 
 @pytest.mark.parametrize("world", ["paper", "costly"])
 def test_the_instrument_finds_what_was_planted(world: str) -> None:
-    """A word of care is worth a right answer; a filler costs nothing, and in `costly` something in longer problems."""
+    """A word of care is worth a right answer; in `costly` a filler costs something in the working of longer
+    problems."""
     tokens = list(read(page.RECORDS / world / WORTH, TokenWorth))
     sums = page.sums_of(tokens)
     assert page.worth(sums, "planted: useful").low > 0.4
-    spurious = page.worth(sums, "planted: spurious")
-    assert spurious.high < 0 if world == "costly" else abs(spurious.mean) < 0.02
+    if world == "paper":
+        return
+    longer = [t for t in tokens if t.planted == "spurious" and "hard" in t.prompt_id]
+    assert page.worth(page.sums_of(longer), "planted: spurious").high < 0
+
+
+def test_fillers_of_paper_are_worth_nothing() -> None:
+    tokens = list(read(page.RECORDS / "paper" / WORTH, TokenWorth))
+    assert sum(t.planted == "spurious" for t in tokens) > 200
+    assert abs(page.worth(page.sums_of(tokens), "planted: spurious").mean) < 0.01
 
 
 def test_the_committed_page_is_of_the_committed_measurements() -> None:
