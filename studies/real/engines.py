@@ -13,17 +13,23 @@ from stapo_results.statistics import Number
 
 RULE = (
     "Written before the second engine ran: two engines agree on a cell within their error when the 95 % interval of "
-    "the difference, paired by problem, holds 0. Both have the same weights, prompts and grader, each its own samples."
+    "the difference, paired by problem, holds 0. Both have the same weights, prompts and grader, each its own samples. "
+    "Draws of seed 1 were made after those of seed 0 had been seen."
 )
 _HEAD = ("Cell", "Engine", "Other", "Accuracy (%)", "Other's", "First minus other (points)", "Mean tokens", "Agree")
 
 
+def _name(c: Loaded) -> tuple[str, ...]:
+    cell = c.record.cell
+    return *map(str, cell.model), cell.benchmark, cell.setting
+
+
 def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]]:
-    """A line for each cell that both hold."""
-    ours, rows = {c.record.cell.id: c for c in first}, []
+    """A line for each cell that both hold, whatever the seed of the evaluation."""
+    ours, rows = {_name(c): c for c in first}, []
     for theirs in other:
         cell = theirs.record.cell
-        if (own := ours.get(cell.id)) is None:
+        if (own := ours.get(_name(theirs))) is None:
             continue
         _check_alike(own, theirs)
         a, b = score([own]), score([theirs])
@@ -35,7 +41,7 @@ def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]
             agree = "yes" if d.low <= 0 <= d.high else "no"
         tokens = " and ".join(shown(c.record.mean_response_tokens, 0) for c in (own, theirs))
         accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
-        rows.append([f"{benchmark_label(cell.benchmark)}, {cell.setting}", own.record.engine, theirs.record.engine,
+        rows.append([f"{benchmark_label(cell.benchmark)}, {cell.setting}, seed {cell.eval_seed}", own.record.engine, theirs.record.engine,
                      *accuracies, told, tokens, agree])  # fmt: skip
     return rows
 

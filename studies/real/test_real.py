@@ -96,7 +96,7 @@ def test_engines_agree_where_the_interval_holds_zero(tmp_path: Path) -> None:
         for benchmark, verdicts in (("math500", ["00"] * 10 if engine == "hf" else math500), ("amc23", amc23)):
             synthetic.cell(tmp_path / engine, "base", benchmark, "t1.0", verdicts, size=claims.SIZE, engine=engine)
     rows = engines.compared(load_cells([tmp_path / "vllm"]), load_cells([tmp_path / "hf"]))
-    assert [(row[0], row[-1]) for row in rows] == [("AMC23, t1.0", "yes"), ("MATH500, t1.0", "no")]
+    assert [(row[0], row[-1]) for row in rows] == [("AMC23, t1.0, seed 0", "yes"), ("MATH500, t1.0, seed 0", "no")]
     assert rows[1][5].startswith("+100.0")
     assert engines.compared(load_cells([tmp_path / "vllm"]), []) == []
 
