@@ -70,11 +70,19 @@ def draw(logs: Annotated[tuple[Path, ...], tyro.conf.Positional], problems: Path
         problems: The trainings' train.parquet.
         out: New folder.
         each: Tokens of each part.
+
+    Raises:
+        BadInput: a folder without a token log.
     """
     import pyarrow.parquet as pq
 
     asked = {r["extra_info"]["problem_id"]: r["prompt"][-1]["content"] for r in pq.read_table(problems).to_pylist()}
-    tokens, drawn = drawn_of([(load(folder), token_log.read(folder)) for folder in logs], each, asked)
+    runs = []
+    for folder in logs:
+        if (log := token_log.read(folder)) is None:
+            raise BadInput(f"{folder} has no token log", next_step="name folders of trainings")
+        runs.append((load(folder), log))
+    tokens, drawn = drawn_of(runs, each, asked)
     seen = ("id", "problem", "before", "token", "after")
     text = "".join(json.dumps({name: t[name] for name in seen}, ensure_ascii=False) + "\n" for t in tokens)
     store.write_atomic(out / SHEET, text)

@@ -41,8 +41,8 @@ def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]
             agree = "yes" if d.low <= 0 <= d.high else "no"
         tokens = " and ".join(shown(c.record.mean_response_tokens, 0) for c in (own, theirs))
         accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
-        rows.append([f"{benchmark_label(cell.benchmark)}, {cell.setting}, seed {cell.eval_seed}", own.record.engine, theirs.record.engine,
-                     *accuracies, told, tokens, agree])  # fmt: skip
+        name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, seed {cell.eval_seed}"
+        rows.append([name, own.record.engine, theirs.record.engine, *accuracies, told, tokens, agree])
     return rows
 
 

@@ -28,11 +28,11 @@ def measure(
         dtype: Of the weights.
         anywhere: Tokens behind the answer too, which hardly change it.
     """
-    from studies.worth.measure import Asked
+    from studies.worth.measure import Measurement
     from studies.worth.measure import measure as measured
     from studies.worth.page import section
 
-    asked = Asked(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, anywhere)
+    asked = Measurement(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, anywhere)
     print("\n".join(section(measured(asked))))
 
 

@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Measurement:
     """What is measured: of the log of `probe` (mode full) over `data`, up to `each` tokens of a kind, each with `of`
     continuations of as many tokens as leave the response at most `max_tokens`. anywhere: behind the answer too."""
 
@@ -116,7 +116,7 @@ def drawn(rows: Mapping[str, np.ndarray], each: int, seed: int) -> list[tuple[in
     return [(int(of[k]), kind) for kind, of in kinds(rows).items() for k in sorted(rng.permutation(len(of))[:each])]
 
 
-def places(asked: Asked, model: encoding.ModelFolder) -> list[Place]:
+def places(asked: Measurement, model: encoding.ModelFolder) -> list[Place]:
     """The tokens to measure, with what stands before them.
 
     Raises:
@@ -132,11 +132,11 @@ def places(asked: Asked, model: encoding.ModelFolder) -> list[Place]:
     encoded = dict(zip(((r.prompt_id, r.sample) for r in given), encoding.encode(given, model), strict=True))
     response_of = list(zip(table["prompt_id"].to_pylist(), table["sample"].to_pylist(), strict=True))
     right = {w for w, advantage in zip(response_of, rows["advantage"], strict=True) if advantage > 0}
-    ends = {w: answered(model.tokenizer, encoded[w].response) for w in right if w in encoded}
+    ends = {w: answered(model.tokenizer, encoded[w].response.tolist()) for w in right if w in encoded}
     rows["open"] = (table["position"].to_numpy() < np.array([ends.get(w, 0) for w in response_of])) | asked.anywhere
     golds: dict[str, str] = {}
     for benchmark in sorted({r.prompt_id.split("/")[0] for r in given}):
-        golds |= {f"{benchmark}/{p.id}": p.answer for p in load_benchmark(benchmark, asked.data_dir).problems}
+        golds |= {f"{benchmark}/{p.id}": str(p.answer) for p in load_benchmark(benchmark, asked.data_dir).problems}
     found = []
     for index, kind in drawn(rows, asked.each, asked.seed):
         (row,) = table.slice(index, 1).to_pylist()
@@ -151,7 +151,7 @@ def places(asked: Asked, model: encoding.ModelFolder) -> list[Place]:
     return found
 
 
-def measure(asked: Asked) -> list[TokenWorth]:
+def measure(asked: Measurement) -> list[TokenWorth]:
     """Measure what `asked.out` lacks; each token is on disk as soon as its continuations have ended.
 
     Raises:
@@ -183,7 +183,9 @@ def _key_of(p: Place) -> tuple[str, int, int]:
     return p.row["prompt_id"], p.row["sample"], p.row["position"]
 
 
-def _continued(asked: Asked, model: encoding.ModelFolder, missing: Sequence[Place], path: Path) -> list[TokenWorth]:
+def _continued(
+    asked: Measurement, model: encoding.ModelFolder, missing: Sequence[Place], path: Path
+) -> list[TokenWorth]:
     tokenizer, network = model.tokenizer, model.load(asked.dtype, "cpu")
     stop = set(stop_token_ids(tokenizer, network.generation_config.eos_token_id))
     sampler = Sampler(network, ROWS, stop)
@@ -235,7 +237,7 @@ def _place(key: Hashable) -> tuple[int, int, int]:
 def _worth(place: Place, of: int, right: np.ndarray, cut: np.ndarray, tokenizer: Any) -> TokenWorth:
     word = tokenizer.decode([place.row["token"]]).strip()
     known = PLANTED if tokenizer.vocab_size < _WORLDS else {}
-    planted = next((name for name, words in known.items() if word in {w.strip() for w in words}), "")
+    planted: Any = next((name for name, words in known.items() if word in {w.strip() for w in words}), "")
     return TokenWorth(
         schema_version=1, kind=place.kind, planted=planted, probability=math.exp(place.row["logprob"]), of=of,
         right_with=int(right[0]), right_without=int(right[1]), cut_with=int(cut[0]), cut_without=int(cut[1]),

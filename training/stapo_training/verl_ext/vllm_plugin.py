@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import entry_points
+from typing import Any
 
 from stapo_results.errors import BadInput
 
@@ -42,8 +43,9 @@ def check_installed() -> None:
 def register() -> None:
     """What vLLM calls (entry point `vllm.general_plugins`), perhaps more than once in a process."""
     if os.environ.get(RUN):
-        from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension as Receiver
+        from verl.workers.rollout.vllm_rollout import utils
 
+        Receiver: Any = utils.vLLMColocateWorkerExtension
         if not hasattr(Receiver, "_address_of_verl"):
             Receiver._address_of_verl = Receiver._get_zmq_handle
             Receiver._get_zmq_handle = lambda self: own_socket(self._address_of_verl())

@@ -184,7 +184,7 @@ class StapoWorker(ActorRolloutRefWorker):
             self.actor.engine.min_p = self.actor.proxy.min_p
             self.actor.log_tokens(TokenLogConfig.model_validate(dict(self.config.token_log)), actor)
         if address := getattr(self.rollout, "zmq_handle", ""):  # of vLLM's servers alone
-            self.rollout.zmq_handle = own_socket(address)
+            setattr(self.rollout, "zmq_handle", own_socket(address))  # noqa: B010  of one kind of rollout
         if get_device_name() == "cpu":
             settle()
 
