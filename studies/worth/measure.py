@@ -10,7 +10,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,43 +18,16 @@ from stapo_results import provenance, runs, store, terminal, token_log
 from stapo_results.benchmarks import load as load_benchmark
 from stapo_results.errors import BadInput
 from stapo_results.generation import Drawing, Sampler
-from stapo_results.schema import Record
 from stapo_results.seeds import derive_seed
 from stapo_results.stop_tokens import stop_token_ids
 from stapo_training.miniature.worlds import PLANTED
 from stapo_training.probe import encoding, responses
 from stapo_training.reward import compute_score
+from studies.worth.record import KINDS, WORTH, Kind, TokenWorth
 
-Kind = Literal["silenced", "kept", "ordinary, low entropy", "ordinary, high entropy"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-WORTH = "worth.jsonl"
 _WORLDS = 1000  # fewer words than this has a vocabulary of the testbed's worlds alone
 ROWS = 64
 """Continuations at a time."""
-
-
-class TokenWorth(Record):
-    """One token of a right response.
-
-    Attributes:
-        kind: silenced by S2T, rare and kept, or not rare, with an entropy below or above the mini-batch's threshold.
-        planted: "useful" or "spurious" in a world of the testbed.
-        of: continuations with the token, and as many without it; how many of each were right, and how many were cut.
-    """
-
-    prompt_id: str
-    sample: int
-    position: int
-    kind: Kind
-    planted: Literal["", "useful", "spurious"] = ""
-    probability: float
-    entropy: float
-    advantage: float
-    of: int
-    right_with: int
-    right_without: int
-    cut_with: int
-    cut_without: int
 
 
 class Place(NamedTuple):

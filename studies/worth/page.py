@@ -16,7 +16,7 @@ from stapo_repro.tokens.masks import Sums, interval
 from stapo_results.statistics import Number
 from stapo_results.store import read, read_json
 from studies import command
-from studies.worth.measure import KINDS, WORTH, TokenWorth
+from studies.worth.record import KINDS, WORTH, TokenWorth
 
 FILE = Path(__file__).with_name("claims.json")
 RECORDS = command.RECORDS / "worth"

@@ -10,7 +10,8 @@ import pytest
 
 from stapo_results.store import read
 from studies.worth import page
-from studies.worth.measure import KINDS, WORTH, TokenWorth, answered, drawn, kinds
+from studies.worth.measure import answered, drawn, kinds
+from studies.worth.record import KINDS, WORTH, TokenWorth
 
 
 def token(kind: str = "silenced", problem: str = "p0", right: tuple[int, int] = (0, 0), **more) -> TokenWorth:
