@@ -97,7 +97,7 @@ def test_no_short_name_contains_what_verl_reduces_by_np_min_or_np_max() -> None:
 def explained() -> list[str]:
     """The names of docs/training.md as patterns; `_q25` after `token_entropy_q05` continues that name."""
     text = (ROOT / "docs" / "training.md").read_text().split("## Metrics")[1].split("### Loggers")[0]
-    found = re.findall(r"`([a-z_\-/*@0-9]+)`", text)
+    found = re.findall(r"`([a-z_\-/*@0-9.]+)`", text)
     return [f"token_entropy{n}" if n.startswith("_q") else n for n in found]
 
 

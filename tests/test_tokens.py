@@ -199,20 +199,20 @@ def test_rare_tokens_of_a_committed_log():
 
 
 def test_the_example_on_the_front_page_is_in_the_committed_log():
-    log = load(TRAINED)
+    log = load(checkout() / "results/records/real/train/stapo-s0")
     found = [numbers.case(log.vocabulary, row, "") for row in log.records(np.flatnonzero(log.silenced))]
-    (one,) = [c for c in found if c["step"] == 18 and c["token"] == " say" and c["probability"] < 2e-4]
+    (one,) = [c for c in found if c["step"] == 10 and c["token"] == "/p"]
     text = (checkout() / "README.md").read_text(encoding="utf-8")
     (top, p), entropy = one["top"][0], one["entropy"]
     said = (
-        tables.small_percent(one["probability"], 3),
-        f"`{top.strip()}` {tables.small_percent(p, 1)}",
+        tables.small_percent(one["probability"]),
+        f"*{top.strip()}* {tables.small_percent(p, 2)}",
         f"{entropy:.2f} nats",
     )
     assert [x for x in said if x not in text] == []
-    assert re.findall(r"`(.+)` \*\*say\*\* `(.+)`", text) == [
-        (one["before"][one["before"].rindex("The answer is") :], one["after"].strip())
-    ]
+    ((before, after),) = re.findall(r"`(.+)` \*\*/p\*\* `(.+)`", text)
+    assert one["before"].endswith(before)
+    assert one["after"].startswith(after)
 
 
 HOSTILE = "</script><script>alert(1)</script></pre><img src=x onerror=alert(1)>"
