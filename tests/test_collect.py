@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import synthetic_records as synthetic
 from token_logs import Others, Token, write_tokens
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from stapo_repro import paper
 from stapo_repro.collect import RunTimes, collect, laid_over
@@ -170,13 +171,18 @@ def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_is_kept_without_its_merges_and_reads_the_same_ids(tmp_path: Path) -> None:
-    whole = paper.checkout() / "results/records/whole/tokenizer-8d4b329b55ec.json"  # SmolLM2's, kept with its merges
+    learner = trainers.BpeTrainer(vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    whole = Tokenizer(models.BPE())
+    whole.pre_tokenizer, whole.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    lines = (paper.checkout() / "README.md").read_text().splitlines()
+    whole.train_from_iterator(lines, learner)
     make_log(tmp_path / "run" / "a")
     given = tmp_path / "run" / "a" / "token_log" / "tokenizer.json"
-    given.write_bytes(whole.read_bytes())
+    whole.save(str(given))
+    assert json.loads(given.read_bytes())["model"]["merges"]
     collect(tmp_path / "run", tmp_path / "out")
     kept = token_log.tokenizer_file(tmp_path / "out" / "a")
     assert json.loads(kept.read_bytes())["model"]["merges"] == []
     one, other = Vocabulary(kept), Vocabulary(given)
-    ids = [[i, i + 1, 40000 - i] for i in range(30, 20000, 97)]
+    ids = [[i, i + 1, 600 - i] for i in range(1, 598)]
     assert [one.several(t) for t in ids] == [other.several(t) for t in ids]

@@ -34,36 +34,28 @@ REAL_SIZES: dict[str, str] = {
 }
 """Real models that two cores bear, as `stapo-train fetch` brings them."""
 MINI_BENCHMARKS: dict[str, str] = {"mini-add": "mini-add", "mini-add-hard": "mini-add-hard"}
-SMALL = "smollm2-135m"
-"""A size of committed records: nothing makes it any more."""
-SMALL_BENCHMARKS: dict[str, str] = {"small-sums": "Small sums", "small-words": "Small words"}
 AVERAGE = "avg"
 
 
 def size_label(name: str) -> str:
-    return {MINI: "Miniature", SMALL: "SmolLM2-135M", **REAL_SIZES, **PAPER_SIZES}.get(name, name)
-
-
-def is_toy(size: str) -> bool:
-    """A model of this project's own problems: no row of it stands beside the paper's."""
-    return is_miniature_size(size) or size == SMALL
+    return {MINI: "Miniature", **REAL_SIZES, **PAPER_SIZES}.get(name, name)
 
 
 def what_it_is(size: str) -> str:
     """The sentence of a caption on a model that is none of the paper's; "" where nothing is known of it."""
-    small = {SMALL: "A real small model on sums and word problems, not a result of the paper."}
-    small |= dict.fromkeys(REAL_SIZES, "A small real model from 4-bit weights, none of the paper's.")
-    return "A tiny model on additions, not a result of the paper." if is_miniature_size(size) else small.get(size, "")
+    if is_miniature_size(size):
+        return "A tiny model on additions, not a result of the paper."
+    return "A small real model from 4-bit weights, none of the paper's." if size in REAL_SIZES else ""
 
 
 def benchmarks_of(size: str) -> dict[str, str]:
     """The benchmarks that the models of a size are evaluated on, with their headings."""
-    return MINI_BENCHMARKS if is_miniature_size(size) else SMALL_BENCHMARKS if size == SMALL else PAPER_BENCHMARKS
+    return MINI_BENCHMARKS if is_miniature_size(size) else PAPER_BENCHMARKS
 
 
 def benchmark_label(name: str) -> str:
     """The column's heading; a user's benchmark keeps its name."""
-    return {AVERAGE: "Avg", **PAPER_BENCHMARKS, **MINI_BENCHMARKS, **SMALL_BENCHMARKS}.get(name, name)
+    return {AVERAGE: "Avg", **PAPER_BENCHMARKS, **MINI_BENCHMARKS}.get(name, name)
 
 
 def method_label(name: str) -> str:

@@ -14,12 +14,11 @@ from stapo_results.schema import SETTINGS, CellRecord, Cut, Run, StepMetrics
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
-LABELS = "labels"
 METHODS = "methods"
 """Short runs of the methods beyond the paper's."""
 ENGINES = "engines"
 """Cells of `real` once more, by another engine."""
-APART = ("testbed", LABELS, "causes", METHODS, ENGINES, "worth")
+APART = ("testbed", "labels", METHODS, ENGINES, "worth")
 """Folders of results/records with experiments of their own: in no table or figure of the others, and no estimate."""
 
 

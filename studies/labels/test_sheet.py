@@ -19,7 +19,7 @@ RUNS = ("stapo-s0", "justrl-s0", "stapo-random-s0", "entropy20-s0")
 
 
 def test_the_committed_sample_comes_again() -> None:
-    record = store.read_json(RECORDS / "labels/labels-real/labels.json", LabelRecord)
+    record = store.read_json(RECORDS / "labels/labels.json", LabelRecord)
     folders = [RECORDS / "real/train" / name for name in RUNS]
     logs = [(load(f), token_log.read(f)) for f in folders]
     tokens, drawn = sheet.drawn_of(logs, 150, defaultdict(str))  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class Group:
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:
         """In the table's order; of a model without benchmarks of its own those that it was evaluated on."""
-        if self.size in (labels.MINI, labels.SMALL, *labels.PAPER_SIZES):
+        if self.size in (labels.MINI, *labels.PAPER_SIZES):
             return tuple(labels.benchmarks_of(self.size))
         return tuple(sorted({c.record.cell.benchmark for c in self.cells}))
 
@@ -127,6 +127,6 @@ def groups(cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTab
         of = [c for c in final if c.record.cell.size == size], [r for r in runs if r.size == size]
         group = Group(size, *of, paper, ())
         found = {m for m in group.recorded if not variant(m)}
-        own = [m for m in labels.METHODS if size in (labels.MINI, labels.SMALL, *labels.PAPER_SIZES) or m in found]
+        own = [m for m in labels.METHODS if size in (labels.MINI, *labels.PAPER_SIZES) or m in found]
         out[size] = group.only(*own, *sorted(found - {*own, labels.BASE}))
     return out

@@ -27,7 +27,7 @@ _AIME24 = curves.Panel("accuracy_t0.7", "AIME24 in validation", "avg@32 (%), T =
 _CURVES = _AIME24, curves.ENTROPY, curves.REWARD
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),
-    *("miniature_tokens_quadrants", "miniature_planted", "smollm2-135m_training_curves", "smollm2-135m_forest"),
+    *("miniature_tokens_quadrants", "miniature_planted"),
     *(f"{size}_{x}" for size in labels.REAL_SIZES
       for x in ("training_curves", "token_entropy", "silenced_share", "tokens_density", "tokens_quadrants")),
 )  # fmt: skip

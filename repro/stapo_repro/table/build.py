@@ -20,6 +20,7 @@ from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, dif
 from stapo_repro.text import code_shown, percent, rounded, shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS, CellRecord
+from stapo_results.sizes import is_miniature_size
 
 Within = Literal["within", "outside", "not judged", ""]
 
@@ -302,16 +303,13 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         add(size, f"{label}, from 4-bit weights (none of the paper's models)", size, real, [labels.BASE])
     for size, label in labels.PAPER_SIZES.items():
         add(size, f"RL from the {label} base model", size, real)
-    sizes = {k[0] for k in scores} - {labels.MINI, labels.SMALL, *labels.REAL_SIZES, *labels.PAPER_SIZES}
-    for size in sorted(sizes, key=lambda size: (labels.is_toy(size), size)):
+    sizes = {k[0] for k in scores} - {labels.MINI, *labels.REAL_SIZES, *labels.PAPER_SIZES}
+    for size in sorted(sizes, key=lambda size: (is_miniature_size(size), size)):
         add(size, f"Other models: {size}", size, sorted({k[2] for k in scores if k[0] == size}), [])
     add("miniature", "Miniature (a tiny model on additions; not a result of the paper)", labels.MINI, mini)
     if any(k[0] == labels.MINI and k[2] in real for k in scores):
         title = "Miniature model on the paper's benchmarks (shows that the path works; not a result)"
         add("miniature-real", title, labels.MINI, real)
-    small = labels.SMALL
-    title = f"{labels.size_label(small)}, a real small model, on sums and word problems (not a result of the paper)"
-    add("small", title, small, list(labels.SMALL_BENCHMARKS))
     adjusted, families = adjust([d for _, d in compared])
     by_section: dict[str, list[Difference]] = defaultdict(list)
     for (id, _), d in zip(compared, adjusted, strict=True):

@@ -17,6 +17,7 @@ from stapo_repro.scores import Difference
 from stapo_repro.table.build import Row, Section, Table
 from stapo_repro.text import escape, grid, p_shown, shown, signed, spans
 from stapo_results.schema import SETTINGS
+from stapo_results.sizes import is_miniature_size
 
 T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
@@ -242,7 +243,7 @@ def to_markdown(table: Table, toys: bool | None = None) -> str:
     """All sections, or those of toys, or all others."""
     title = "Main table" if not toys else "Toys: tiny models on problems of this project's own"
     out = [f"# {title}", "", f"{escape(stamp(table))} {escape(introduction(table))}", ""]
-    of = {s.id: labels.is_toy(s.size) for s in table.sections}
+    of = {s.id: is_miniature_size(s.size) for s in table.sections}
     for g in all_grids(table):
         if toys is not None and of.get(g.id.removesuffix("-differences"), False) != toys:
             continue

@@ -42,7 +42,7 @@ def tables(runs: Sequence[TrainingRun]) -> str:
     """
     sections = {
         "What the masks silence of the planted words (a tiny model on additions)": planted(runs),
-        "Rare tokens of the small model": rare_tokens([r for r in runs if r.size == labels.SMALL]),
+        "Rare tokens of a real model": rare_tokens([r for r in runs if r.size in labels.REAL_SIZES]),
     }
     lines = ["# Tokens", "", "How each section is made, and what it says: `docs/tokens.md`."]
     for title, text in sections.items():
