@@ -16,6 +16,7 @@ import pytest
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run
+from stapo_results.sizes import REAL
 from stapo_training.artifacts import fetch
 from stapo_training.miniature.tokenizer import build_tokenizer
 
@@ -31,8 +32,8 @@ def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = tmp_path / "tiny.gguf"
     file.write_bytes(CONTENT)
-    known = fetch.MODELS[NAME]._replace(size=1000, sha256=store.sha256_file(file))
-    monkeypatch.setitem(fetch.MODELS, NAME, known)
+    known = REAL[NAME]._replace(size=1000, sha256=store.sha256_file(file))
+    monkeypatch.setitem(REAL, NAME, known)
     monkeypatch.setattr(fetch, "ENCODINGS", ONE)
     monkeypatch.setattr(fetch, "_load", tiny)
     monkeypatch.setattr(fetch, "_types", lambda _: {"token_embd.weight": "Q5_0", "output.weight": "Q8_0", "x": "Q5_0"})
@@ -152,7 +153,7 @@ def test_another_file_than_qwens_is_refused_before_it_is_read(content, gguf, tmp
     monkeypatch.setattr(fetch, "_types", None)
     with pytest.raises(BadInput) as e:
         fetch.fetch(NAME, tmp_path / "out", file=gguf)
-    assert fetch.MODELS[NAME].sha256 in str(e.value.expected)
+    assert REAL[NAME].sha256 in str(e.value.expected)
     assert not (tmp_path / "out" / "model").exists()
 
 
@@ -164,7 +165,7 @@ def test_a_file_that_the_hub_does_not_give_is_named(tmp_path, monkeypatch) -> No
     with pytest.raises(BadInput) as e:
         fetch.fetch(NAME, tmp_path / "out")
     assert "--file FILE" in e.value.next_step
-    assert fetch.MODELS[NAME].revision in str(e.value.expected)
+    assert REAL[NAME].revision in str(e.value.expected)
 
 
 def test_another_tokenizer_than_qwens_is_refused(gguf, tmp_path, monkeypatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from driving import asked, environment, nvidia_smi
 
 from stapo_repro import cli
-from stapo_repro.run import checks
+from stapo_repro.run import checks, origins, stages
 from stapo_repro.run.chain import main, make_stages
 from stapo_repro.run.cost import Cost
 from stapo_repro.run.request import console_script
@@ -54,12 +54,12 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, c
     assert not (tmp_path / "o").exists()
 
 
-def test_hours_side_by_side_by_hand() -> None:
+def test_the_time_side_by_side_by_hand() -> None:
     needs = {"base": (), "A": ("base",), "B": ("base",), "C": ("base",), "eval A": ("A",), "eval B": ("B",)}
-    stages = [Stage(name, (), Path(name), (), of) for name, of in needs.items()]
+    made = [Stage(name, (), Path(name), (), of) for name, of in needs.items()]
     hours = {"A": 3.0, "B": 2.0, "C": 2.0, "eval A": 1.0, "eval B": 1.0}
     # with two: C takes B's place from 2 to 4, A's evaluation A's from 3 to 4, B's begins last
-    assert [checks.hours_side_by_side(stages, hours, jobs) for jobs in (1, 2, 9)] == [9.0, 5.0, 4.0]
+    assert [stages.side_by_side(made, hours, jobs) for jobs in (1, 2, 9)] == [9.0, 5.0, 4.0]
 
 
 def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:
@@ -140,6 +140,6 @@ def test_stages_at_a_time_have_cards_each_and_a_cluster_has_one_stage(
 def test_stages_at_a_time_are_as_many_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) -> None:
     r = asked(*(f"{m}/mini" for m in ("grpo", "entropy20", "justrl", "stapo")))
     for cores, gib, jobs in ((2, 20, 2), (8, 7, 2), (8, 2, 1), (1, 20, 1), (16, 100, 4)):
-        monkeypatch.setattr(checks, "usable_cores", lambda n=cores: n)
-        monkeypatch.setattr(checks.psutil, "virtual_memory", lambda n=gib: SimpleNamespace(available=n * 2**30))
+        monkeypatch.setattr(origins, "usable_cores", lambda n=cores: n)
+        monkeypatch.setattr(origins.psutil, "virtual_memory", lambda n=gib: SimpleNamespace(available=n * 2**30))
         assert checks.sharing(r)[0] == jobs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stapo_results.methods import methods
-from stapo_results.sizes import MINI, is_miniature_size
+from stapo_results.sizes import MINI, REAL, is_miniature_size
 
 METHODS: dict[str, str] = {m: e["title"] for m, e in methods().items() if "table" in e.get("shown", ())}
 """Those of the paper's main table."""
@@ -28,11 +28,7 @@ PAPER_BENCHMARKS: dict[str, str] = {
     "minerva": "Minerva",
     "olympiadbench": "Olympiad",
 }
-REAL_SIZES: dict[str, str] = {
-    "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",
-    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct",
-}
-"""Real models that two cores bear, as `stapo-train fetch` brings them."""
+REAL_SIZES = {name: weights.title for name, weights in REAL.items()}
 MINI_BENCHMARKS: dict[str, str] = {"mini-add": "mini-add", "mini-add-hard": "mini-add-hard"}
 AVERAGE = "avg"
 

@@ -12,7 +12,8 @@ import functools
 import itertools
 import math
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -469,6 +470,20 @@ class Sampler:
                 self.slots.swap(len(self.working), i, last.position)
         return found[::-1]
 
+    def all_ended(self) -> Iterator[list[tuple[Hashable, Generated]]]:
+        """Work until nothing waits: the responses that ended in each step.
+
+        Raises:
+            Exception: the first error of a response.
+        """
+        while len(self):
+            ended = []
+            for key, response in self.step():
+                if isinstance(response, Exception):
+                    raise response
+                ended.append((key, response))
+            yield ended
+
     def _draw(self, logits: torch.Tensor, uniform: torch.Tensor, how: Drawing) -> tuple[list[int], list[float]]:
         ids, logprobs = draw(logits, uniform.to(self.device), how)
         return ids.tolist(), logprobs.tolist()
@@ -494,16 +509,8 @@ def generate(
     Raises:
         BadInput: for an empty prompt.
     """
-    sampler = Sampler(model, min(rows, len(prompts)), stop_token_ids)
-    found: dict[Hashable, Generated] = {}
-    try:
+    with closing(Sampler(model, min(rows, len(prompts)), stop_token_ids)) as sampler:
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             sampler.add(i, prompt, seed, how, max_new_tokens)
-        while len(sampler):
-            for i, response in sampler.step():
-                if isinstance(response, Exception):
-                    raise response
-                found[i] = response
-    finally:
-        sampler.close()
+        found = dict(itertools.chain.from_iterable(sampler.all_ended()))
     return [found[i] for i in range(len(prompts))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -183,22 +184,17 @@ def _continued(
                     continue
                 seed = derive_seed(asked.seed, "worth", *map(str, _key_of(place)), side, i)
                 sampler.add((number, side, i), [*place.prompt, *after], seed, Drawing(), asked.max_tokens - len(after))
-    try:
-        with store.Journal(path) as journal, terminal.Display() as display:
-            while len(sampler):
-                made = []
-                for key, response in sampler.step():
-                    if isinstance(response, Exception):
-                        raise response
-                    number, side, _ = _place(key)
-                    ended(number, side, response.token_ids, response.finish_reason == "stop")
-                    if not left[number]:
-                        made.append(_worth(missing[number], asked.of, right[number], cut[number], tokenizer))
-                journal.append(made)
-                found += made
-                display.show(f"{len(found)} of {len(missing)} tokens", len(found) / len(missing))
-    finally:
-        sampler.close()
+    with closing(sampler), store.Journal(path) as journal, terminal.Display() as display:
+        for responses_of_step in sampler.all_ended():
+            made = []
+            for key, response in responses_of_step:
+                number, side, _ = _place(key)
+                ended(number, side, response.token_ids, response.finish_reason == "stop")
+                if not left[number]:
+                    made.append(_worth(missing[number], asked.of, right[number], cut[number], tokenizer))
+            journal.append(made)
+            found += made
+            display.show(f"{len(found)} of {len(missing)} tokens", len(found) / len(missing))
     return found
 
 

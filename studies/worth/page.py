@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from stapo_repro.text import grid, number_shown, shown
-from stapo_repro.tokens.masks import Sums, interval
-from stapo_results.statistics import Number
+from stapo_repro.statistics import ALPHA
+from stapo_repro.text import grid, number_shown, p_shown, shown
+from stapo_repro.tokens.masks import Array, Sums, interval
+from stapo_results.statistics import Number, holm
 from stapo_results.store import read, read_json
 from studies import command
 from studies.worth.record import KINDS, WORTH, TokenWorth
@@ -90,10 +91,33 @@ def sums_of(tokens: Sequence[TokenWorth]) -> Sums:
     return Sums(problem, columns, over="problems")
 
 
-def worth(sums: Sums, first: str, second: str = "") -> Number:
-    """The mean Q - V of a group, or its difference to another's."""
+def drawn(sums: Sums, first: str, second: str = "") -> Array:
+    """(1 + B,) the mean Q - V of a group, or its difference to another's, then the same of each draw of problems."""
     values = sums.ratio(f"{first} worth", first)
-    return interval(values - sums.ratio(f"{second} worth", second) if second else values, sums.clusters[first])
+    return values - sums.ratio(f"{second} worth", second) if second else values
+
+
+def worth(sums: Sums, first: str, second: str = "") -> Number:
+    """`drawn` as a number, with the percentile interval of its draws."""
+    return interval(drawn(sums, first, second), sums.clusters[first])
+
+
+def two_sided(values_1B: Array) -> float:
+    """p of "it is 0": twice the share of draws beyond 0, plus 1 above and below (Davison and Hinkley 1997)."""
+    drawn_B = values_1B[1:][~np.isnan(values_1B[1:])]
+    other = min((drawn_B <= 0).sum(), (drawn_B >= 0).sum())
+    return float(min(1.0, 2 * (other + 1) / (len(drawn_B) + 1)))
+
+
+def judged(claims: Sequence[WorthClaim], sums: Sums | None) -> list[tuple[Number, float, str]]:
+    """Of each claim the number, its p after Holm over all of them, and the verdict."""
+    if sums is None:
+        return [(Number(), math.nan, "not run")] * len(claims)
+    values = [drawn(sums, c.first, c.second) for c in claims]
+    numbers = [interval(v, sums.clusters[c.first]) for v, c in zip(values, claims, strict=True)]
+    verdicts = ("undecided", "holds", "fails")
+    return [(n, p, verdicts[0 if p >= ALPHA else 1 if n.mean < 0 else 2])
+            for n, p in zip(numbers, holm([two_sided(v) for v in values]), strict=True)]  # fmt: skip
 
 
 def section(tokens: Sequence[TokenWorth]) -> list[str]:
@@ -122,20 +146,18 @@ def add(files: dict[Path, bytes]) -> None:
     claims = read_json(FILE, WorthClaims)
     d = claims.design
     lines = ["# What a token is worth", "", claims.rule, "", "## Claims", ""]
-    found = {f.parent.name: list(read(f, TokenWorth)) for f in sorted(RECORDS.glob(f"*/{WORTH}"))}
-    real = found.get("qwen2.5-coder-0.5b")
-    sums = sums_of(real) if real else None
+    measured = {f.parent.name: list(read(f, TokenWorth)) for f in sorted(RECORDS.glob(f"*/{WORTH}"))}
+    real = measured.get("qwen2.5-coder-0.5b")
     size = {"silenced": d["silenced"], "kept": d["kept"], "ordinary": 2 * d["ordinary"],
             "rare, low entropy": d["kept"], "rare, high entropy": d["kept"]}  # fmt: skip
     rows = []
-    for c in claims.claims:
+    for c, (value, p, verdict) in zip(
+        claims.claims, judged(claims.claims, sums_of(real) if real else None), strict=True
+    ):
         least = detectable([size[name] for name in (c.first, c.second) if name], d["continuations"])
-        value = worth(sums, c.first, c.second) if sums else Number()
-        said = (
-            "not run" if not value.known else "holds" if value.high < 0 else "fails" if value.low > 0 else "undecided"
-        )
-        rows.append([c.claim, shown(least, 3), number_shown(value, 3, sign=True) if value.known else "not run", said])
-    lines += [*grid(("Claim", "Detectable", "Q - V", "It, before Holm"), rows), ""]
-    for name, tokens in found.items():
+        found = [number_shown(value, 3, sign=True), p_shown(p)] if value.known else ["not run", ""]
+        rows.append([c.claim, shown(least, 3), *found, verdict])
+    lines += [*grid(("Claim", "Detectable", "Q - V", "p after Holm", "Verdict"), rows), ""]
+    for name, tokens in measured.items():
         lines += [f"## {name}", "", *section(tokens)]
     files[command.TABLES / "worth.md"] = "\n".join(lines).encode()

@@ -53,6 +53,18 @@ def test_worth_by_hand() -> None:
     assert page.worth(sums, "rare, low entropy", "rare, high entropy").mean == pytest.approx(-0.75)
 
 
+def test_verdicts_after_holm() -> None:
+    """A draw of the two problems takes "a" twice, both, or "b" twice. Kept tokens differ in "b" alone."""
+    tokens = [token(right=(0, 4), problem=p) for p in "ab"] + [token("kept", "a"), token("kept", "b", (4, 0))]
+    sums = page.sums_of(tokens)
+    assert page.two_sided(page.drawn(sums, "kept")) == pytest.approx(0.5, abs=0.03)  # a quarter of the draws are 0
+    claims = [page.WorthClaim(id=k, claim="", first=k, second="", below=True) for k in ("silenced", "kept")]
+    found = page.judged(claims, sums)
+    assert [verdict for *_, verdict in found] == ["holds", "undecided"]
+    assert found[0][1] == pytest.approx(2 * page.two_sided(page.drawn(sums, "silenced")))
+    assert [v for *_, v in page.judged(claims, None)] == ["not run"] * 2
+
+
 def test_power_falls_with_tokens_and_continuations() -> None:
     # 2 x 0.4 x 0.6 / 4 + 0.04 = 0.16; 1.5 x 0.16 / 300 = 0.0008; (2.4977 + 0.8416) x 0.02828
     assert page.detectable([300], 4) == pytest.approx(0.0945, abs=1e-4)

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import generated
 from stapo_results.errors import BadInput
-from stapo_results.sizes import MINI
-from stapo_training.artifacts.fetch import MODELS
+from stapo_results.sizes import MINI, REAL
 from stapo_training.methods import rows
 from stapo_training.start import configuration
 
@@ -59,7 +58,7 @@ def made_for() -> list[tuple[str, str]]:
     miniature with all."""
     sizes, machines = configuration.choices("size"), configuration.choices("hardware")
     gpus = [h for h in machines if h.endswith("gpu")]
-    return [(s, h) for s in sizes for h in (["1gpu", "cpu"] if s in MODELS else gpus if s != MINI else machines)]
+    return [(s, h) for s in sizes for h in (["1gpu", "cpu"] if s in REAL else gpus if s != MINI else machines)]
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ wrong. What it leaves in the folder of `stapo-train data`:
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.schema import Record
 from stapo_results.seeds import derive_seed
-from stapo_training.artifacts.fetch import MODELS
+from stapo_results.sizes import REAL
 from stapo_training.data.rows import verl_rows
 from stapo_training.data.source import Prompt
 from stapo_training.probe.encoding import ModelFolder, find_model
@@ -78,7 +79,7 @@ class Asked:
             if (value := getattr(self, flag.replace("-", "_"))) < least:
                 expected = f"{least} or more"
                 raise BadInput(f"--{flag} is too small", found=value, expected=expected, next_step=f"raise --{flag}")
-        known = self.model in MODELS and not Path(self.model).exists()
+        known = self.model in REAL and not Path(self.model).exists()
         return find_model(Path(fetched(self.model) if known else self.model), flag="--within-reach")
 
     @cached_property
@@ -160,22 +161,17 @@ class Asked:
             sampler.add((p.problem_id, i), prompt, seed, Drawing(), self.max_tokens)
             asked[p.problem_id, i] = p, i, seed
         found, total = dict[tuple[str, int], ReachSample](), done + len(missing)
-        try:
-            with store.Journal(path) as journal, terminal.Display() as display:
-                while len(sampler):
-                    made = []
-                    for key, response in sampler.step():
-                        if isinstance(response, Exception):
-                            raise response
-                        p, i, seed = asked[key]
-                        text = tokenizer.decode(response.token_ids, skip_special_tokens=True)
-                        right = bool(compute_score("", text, p.gold)["acc"])
-                        ended = {"finish_reason": response.finish_reason, "tokens": len(response.token_ids)}
-                        made.append(ReachSample(problem_id=p.problem_id, sample=i, seed=seed, right=right, **ended))
-                    journal.append(made)
-                    found |= {(s.problem_id, s.sample): s for s in made}
-                    terminal.report_progress("data", done + len(found), total)
-                    display.show(f"{done + len(found):,} of {total:,} samples", (done + len(found)) / total)
-        finally:
-            sampler.close()
+        with closing(sampler), store.Journal(path) as journal, terminal.Display() as display:
+            for ended in sampler.all_ended():
+                made = []
+                for key, response in ended:
+                    p, i, seed = asked[key]
+                    text = tokenizer.decode(response.token_ids, skip_special_tokens=True)
+                    right = bool(compute_score("", text, p.gold)["acc"])
+                    how = {"finish_reason": response.finish_reason, "tokens": len(response.token_ids)}
+                    made.append(ReachSample(problem_id=p.problem_id, sample=i, seed=seed, right=right, **how))
+                journal.append(made)
+                found |= {(s.problem_id, s.sample): s for s in made}
+                terminal.report_progress("data", done + len(found), total)
+                display.show(f"{done + len(found):,} of {total:,} samples", (done + len(found)) / total)
         return found

@@ -9,23 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from graphlib import TopologicalSorter
 from pathlib import Path
 
-import psutil
-
-from stapo_repro.paper import checkout
-from stapo_repro.read import APART
-from stapo_repro.run import cost
 from stapo_repro.run.cost import GIB, MACHINES, Cost
 from stapo_repro.run.request import CellRequest
-from stapo_repro.run.stages import Stage, finished
-from stapo_results import runs, throughput
+from stapo_repro.run.stages import Stage, finished, side_by_side
+from stapo_results import runs
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
-from stapo_results.provenance import new_run, nvidia_smi, usable_cores
-from stapo_results.schema import SETTINGS, Run
+from stapo_results.provenance import new_run, nvidia_smi
+from stapo_results.schema import Run
 from stapo_results.terminal import duration
 
 # packages that an environment needs beyond the suite itself, and the file that pins them
@@ -42,26 +35,6 @@ except importlib.metadata.PackageNotFoundError as e:
 def new_record(r: CellRequest) -> Run:
     """The run record of a request: what later calls on the same folder are compared with."""
     return new_run("repro", r.config, seeds={}, deterministic=r.on_cpu)
-
-
-def stage_costs(r: CellRequest) -> dict[str, Cost]:
-    """Hours and disk of every training and evaluation, on the card of this machine where it has a known one."""
-    judged = () if r.quick else r.models
-    if r.experiment == "real":  # stapo-train run --dry-run plans its time
-        return {f"train/{m.name}": Cost(None, 0, cost.REAL_DISK_GIB, "not known") for m in r.trained}
-    if r.on_cpu:
-        known = cost.recorded([checkout() / "results" / "records"], skip=APART)
-        found = {f"train/{m.name}": cost.on_cpu(known, "train", m.method, r.steps) for m in r.trained}
-        return found | {f"eval/{m.name}": cost.on_cpu(known, "eval", m.method) for m in judged}
-    machine = MACHINES[r.hardware]
-    if card := throughput.card_named(nvidia_smi("name")):
-        machine = replace(machine, card=card)
-    found = {
-        f"train/{m.name}": cost.training(m.method, m.size, machine, r.steps, r.keep_checkpoints) for m in r.trained
-    }
-    for m in judged:
-        found[f"eval/{m.name}"] = cost.evaluation(m.method, m.size, machine, len(SETTINGS))
-    return found
 
 
 def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]) -> Checks:
@@ -100,13 +73,8 @@ def sharing(r: CellRequest) -> tuple[int, list[str], str]:
         return jobs, cards if jobs > 1 else [], why
     if r.hardware != "cpu":
         return 1, [], "the Ray cluster is one stage's"
-    if r.jobs:
-        return r.jobs, [], "--jobs"
-    if r.experiment == "real":
-        return 1, [], "a real model takes the machine"
-    free, cores = psutil.virtual_memory().available / GIB, usable_cores()
-    why = f"{cores} cores, {free:.0f} GiB free at {cost.TRAINING_GIB:g} a training"
-    return max(1, min(cores, int(free / cost.TRAINING_GIB), len(r.trained))), [], why
+    most, why = (r.jobs, "--jobs") if r.jobs else r.origin.at_once(r)
+    return most, [], why
 
 
 def _sharing(r: CellRequest) -> str:
@@ -210,30 +178,10 @@ def show_plan(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]
     hours = {name: costs[name].hours or 0.0 for name in left if name in costs}
     with contextlib.suppress(BadInput):  # the checks say it
         jobs, _, _ = sharing(r)
-        wall = hours_side_by_side(stages, hours, jobs)
+        wall = side_by_side(stages, hours, jobs)
         if wall < sum(hours.values()):
             sums += f"; about {duration(3600 * wall)} with {jobs} at a time"
     print(f"\nStill to do: {len(left)} of {len(stages)} stages, {sums}\n", flush=True)
-
-
-def hours_side_by_side(stages: Sequence[Stage], hours: Mapping[str, float], jobs: int) -> float:
-    """Hours until all stages have ended, where `jobs` at a time begin as soon as their inputs are there, in order.
-
-    A stage without hours takes none.
-    """
-    order = {s.name: i for i, s in enumerate(stages)}
-    sorter = TopologicalSorter({s.name: [n for n in s.needs if n in order] for s in stages})
-    sorter.prepare()
-    now, ready, working = 0.0, list[str](), list[tuple[float, str]]()
-    while sorter.is_active():
-        ready = sorted([*ready, *sorter.get_ready()], key=order.__getitem__)
-        free = jobs - len(working)
-        begun, ready = ready[:free], ready[free:]
-        working += [(now + hours.get(name, 0.0), name) for name in begun]
-        working.sort()
-        now, name = working.pop(0)
-        sorter.done(name)
-    return now
 
 
 def show_checks(checks: Checks) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,11 +13,11 @@ import tyro
 
 from stapo_repro import labels
 from stapo_repro.paper import TAU_P, Q, variant, with_values
-from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
+from stapo_repro.run.cost import MACHINES
+from stapo_repro.run.origins import ORIGINS, Origin
 from stapo_results.errors import BadInput, near_name
 from stapo_results.sizes import MINI
 
-Experiment = Literal["miniature", "real", "cells"]
 Seeds = Annotated[str | None, tyro.conf.arg(help="Training seeds, such as 0,1,4. Default: 0.")]
 DryRun = Annotated[
     bool, tyro.conf.arg(help="Print each stage with its command, hours and disk; make every check; start nothing.")
@@ -27,13 +27,7 @@ Jobs = Annotated[
     int, tyro.conf.arg(help="Stages at a time. Default: as many as cores and memory, or the GPUs, bear (--dry-run).")
 ]
 
-QUICK_STEPS, PAPER_QUICK_STEPS = 4, 2  # of the miniature, and of real models
 QUICK_METHODS = ("justrl", "stapo")
-HARDWARE = ("cpu", "cpu-2nodes")
-"""hardware= of the miniature, of which the first is the default; of real models a key of `cost.MACHINES`,
-and of those that `stapo-train fetch` brings "cpu" too."""
-_OPTIONS = ("seeds", "steps")
-"""Options of the miniature; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
 _SELECTOR = "actor_rollout_ref.selector"
 
@@ -118,9 +112,8 @@ class CellRequest:
         return self.hardware not in MACHINES
 
     @property
-    def carried(self) -> bool:
-        """Whether base model, data and benchmarks come with this package; else with the hub, or with files."""
-        return self.experiment not in ("real", "cells")
+    def origin(self) -> Origin:
+        return ORIGINS.get(self.experiment, ORIGINS["miniature"])
 
     @property
     def trained(self) -> tuple[Model, ...]:
@@ -175,24 +168,17 @@ def run(
     experiment, named = parse_cells(cells)
     options = {"seeds": seeds, "steps": steps, "data_dir": data_dir, "ray_address": ray_address, "source": source,
                "judge": judge, "keep_checkpoints": keep_checkpoints, "train_env": train_env,
-               "eval_env": eval_env, "weights": weights}  # fmt: skip
-    given = [k for k, v in options.items() if v not in (None, "")]
-    if unknown := [k for k in given if experiment == "miniature" and k not in _OPTIONS]:
-        flags = ", ".join(f"--{k.replace('_', '-')}" for k in unknown)
-        raise BadInput(f"{flags}: only for cells of real models", found=f"a cell of the {experiment} run",
-                       next_step="leave it out")  # fmt: skip
-    if weights is not None and experiment != "real":
-        raise BadInput("--weights: only for a model that stapo-train fetch brings", found=" ".join(cells),
-                       expected=f"a cell of {' or '.join(labels.REAL_SIZES)}", next_step="leave it out")  # fmt: skip
-    allowed: Collection[str] = {"miniature": HARDWARE, "real": ("cpu", *MACHINES), "cells": MACHINES}[experiment]
-    machine, out = hardware or ("8gpu" if experiment == "cells" else "cpu"), out or Path("runs") / experiment
-    if machine not in allowed:
+               "eval_env": eval_env, "weights": weights, "rebuild_base": rebuild_base or None}  # fmt: skip
+    origin = ORIGINS[experiment]
+    if unknown := [k for k, v in options.items() if v not in (None, "") and k not in origin.options]:
+        wrong, right = (", ".join(f"--{k.replace('_', '-')}" for k in names) for names in (unknown, origin.options))
+        raise BadInput(f"a cell of the {experiment} run takes no {wrong}", found=" ".join(cells),
+                       expected=f"of such options {right}", next_step="leave it out")  # fmt: skip
+    machine, out = hardware or origin.hardware[0], out or Path("runs") / experiment
+    if machine not in origin.hardware:
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
-                       next_step=f"--hardware {' | '.join(allowed)}; without a GPU: {_EXAMPLE}")  # fmt: skip
+                       next_step=f"--hardware {' | '.join(origin.hardware)}; without a GPU: {_EXAMPLE}")  # fmt: skip
     numbers = seeds_of(seeds)
-    if rebuild_base and experiment != "miniature":
-        raise BadInput("--rebuild-base: only for the miniature", found=f"a cell of the {experiment} run",
-                       next_step="leave it out")  # fmt: skip
     if experiment == "miniature":
         methods = sorted(dict(named), key=[*labels.METHOD_LABELS, *dict(named)].index)  # one order, however named
         return cpu_run(
@@ -209,7 +195,7 @@ def run(
         "hardware": machine,
         "ray_address": ray_address or ("auto" if machine in MACHINES and MACHINES[machine].gpus > 8 else ""),
         "source": source,
-        "judge": judge or ("none" if experiment == "real" else budget()["judge"]["model"]),
+        "judge": judge or origin.judge(),
         "keep_checkpoints": keep_checkpoints or 0,
     }
     same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
@@ -217,7 +203,7 @@ def run(
     trained = [(m, s, n) for m, s in named for n in ((0,) if m == labels.BASE else numbers or (0,))]
     models = tuple(Model(*of, validation_every=every) for of in trained)
     if steps is None:
-        steps = PAPER_QUICK_STEPS if quick else STEPS if experiment == "real" else setting("steps")
+        steps = origin.quick_steps if quick else origin.steps()
     given_file = weights and weights.resolve()
     return CellRequest(
         experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, jobs=jobs, weights=given_file,
@@ -235,21 +221,12 @@ def cpu_run(
     same |= {"rebuild_base": True} if rebuild_base else {}
     same |= {} if hardware == "cpu" else {"hardware": hardware}
     models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in methods))
-    count = steps if steps is not None else QUICK_STEPS if quick else STEPS
+    origin = ORIGINS["miniature"]
+    count = steps if steps is not None else origin.quick_steps if quick else origin.steps()
     return CellRequest(
-        "miniature",
-        models,
-        count,
-        quick,
-        out,
-        same,
-        programs(),
-        dry_run,
-        hardware,
-        rebuild_base,
-        judge="base",
-        jobs=jobs,
-    )
+        "miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base,
+        judge=origin.judge(), jobs=jobs,
+    )  # fmt: skip
 
 
 def choices(label: str) -> tuple[str, ...]:
@@ -259,7 +236,7 @@ def choices(label: str) -> tuple[str, ...]:
     return f"method={method}", *(f"{_SELECTOR}.{k}={at}" for k, (at, papers) in values.items() if at != papers)
 
 
-def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str], ...]]:
+def parse_cells(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
     """(experiment, (method, size) of each METHOD/SIZE once, in the order given).
 
     Raises:
@@ -268,7 +245,7 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
     trained = [m for m in labels.METHOD_LABELS if m != labels.BASE]
     of = {s: trained if s == MINI else [labels.BASE, *trained] for s in (MINI, *labels.REAL_SIZES, *labels.PAPER_SIZES)}
     of["qwen2.5-coder-1.5b"] = [labels.BASE]  # no overlay trains it
-    runs: dict[Experiment, dict[str, tuple[str, str]]] = {}
+    runs: dict[str, dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
         other = variant(method)
@@ -278,7 +255,7 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
                            expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}, or "
                            "stapo-q0.5 and the like",
                            next_step=f"{near}{_EXAMPLE}")  # fmt: skip
-        of_run: Experiment = "miniature" if size == MINI else "real" if size in labels.REAL_SIZES else "cells"
+        of_run = "miniature" if size == MINI else "real" if size in labels.REAL_SIZES else "cells"
         runs.setdefault(of_run, {})[name] = (method, size)
     if len(runs) > 1:
         raise BadInput("these cells need separate runs", found=", ".join(names),

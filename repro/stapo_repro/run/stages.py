@@ -155,6 +155,30 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     return found
 
 
+def side_by_side(stages: Sequence[Stage], times: Mapping[str, float], jobs: int) -> float:
+    """The time until all stages have ended, where `jobs` at a time begin as soon as their inputs are there, in order.
+
+    Args:
+        times: of stages, in any unit; a stage without one takes none.
+    """
+    order = {s.name: i for i, s in enumerate(stages)}
+    sorter, ready, working, now = _sorter(stages), list[str](), list[tuple[float, str]](), 0.0
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()], key=order.__getitem__)
+        begun, ready = ready[: jobs - len(working)], ready[jobs - len(working) :]
+        working = sorted([*working, *((now + times.get(name, 0.0), name) for name in begun)])
+        now, name = working.pop(0)
+        sorter.done(name)
+    return now
+
+
+def _sorter(stages: Sequence[Stage]) -> TopologicalSorter[str]:
+    names = {s.name for s in stages}
+    sorter = TopologicalSorter({s.name: [n for n in s.needs if n in names] for s in stages})
+    sorter.prepare()
+    return sorter
+
+
 class Work:
     """A stage that is running: its process with all that this started, its log, and where it says its progress.
 
@@ -224,9 +248,7 @@ class StageRunner:
             self.display.say(f"ending what a killed run left behind: {', '.join(orphans)}")
             before.end()
         order = {s.name: i for i, s in enumerate(stages)}
-        sorter = TopologicalSorter({s.name: [n for n in s.needs if n in order] for s in stages})
-        sorter.prepare()
-        ready, failure, working = list[str](), None, list[Work]()
+        sorter, ready, failure, working = _sorter(stages), list[str](), None, list[Work]()
         with processes.watched(self.mark):
             try:
                 while sorter.is_active():
@@ -267,10 +289,13 @@ class StageRunner:
         """A line a running stage, and the time that is left; then wait a little."""
         done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
         spent = {w.stage.name: w.seconds for w in working}
-        left = sum(max(0.0, self.expected.get(s.name, 0.0) - spent.get(s.name, 0.0)) for s in stages if s not in done)
+        to_do = {
+            s.name: max(0.0, self.expected.get(s.name, 0.0) - spent.get(s.name, 0.0)) for s in stages if s not in done
+        }
+        left = side_by_side(stages, to_do, self.jobs)
 
         def lines() -> str:
-            more = f"about {duration(left / min(self.jobs, max(1, len(working))))} left" if left else ""
+            more = f"about {duration(left)} left" if left else ""
             return "\n".join(filter(None, [*(w.line() for w in working), more]))
 
         if working:

@@ -17,11 +17,12 @@ import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed, message_of
 from stapo_results.schema import Record
+from stapo_results.sizes import REAL, WeightsFile
 from stapo_results.terminal import duration
 
 RECORD = "fetched.json"
@@ -29,32 +30,6 @@ LICENSE = "Apache-2.0"
 DType = Literal["bfloat16", "float32"]
 
 
-class WeightsFile(NamedTuple):
-    """A GGUF file of the hub: `file` of `repo` at the commit `revision`; `size` in bytes."""
-
-    repo: str
-    revision: str
-    file: str
-    size: int
-    sha256: str
-
-
-MODELS = {
-    "qwen2.5-coder-0.5b": WeightsFile(
-        "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
-        "ebb2015119c907b064c512bf053e945850b5875f",
-        "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
-        491_400_064,
-        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-    ),
-    "qwen2.5-coder-1.5b": WeightsFile(
-        "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
-        "f86cb2c1fa58255f8052cc32aeede1b7482d4361",
-        "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
-        1_117_320_768,
-        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-    ),
-}
 END_OF_TURN, END_OF_TEXT = ("<|im_end|>", 151645), ("<|endoftext|>", 151643)
 ENCODINGS = {
     "12+3=\n\n hello": [16, 17, 10, 18, 68327, 23811],
@@ -91,14 +66,14 @@ def fetch(name: str, out: Path | None = None, *, file: Path | None = None, dtype
     """Bring a model into `out`; one that is there is checked by its hashes and left as it is.
 
     Args:
-        name: a key of MODELS.
+        name: a key of REAL.
         file: its GGUF file where it is there already; None takes the hub's.
 
     Raises:
         BadInput: gguf is not installed, the file cannot be had or is not Qwen's, `out` holds other or changed files.
         RunFailed: the converted tokenizer does not encode as Qwen's.
     """
-    source, out = MODELS[name], out or store.cache_folder() / name
+    source, out = REAL[name], out or store.cache_folder() / name
     config = {"model": name, "file": f"{source.repo}/{source.file}", "dtype": dtype}
     revisions = {source.repo: source.revision, source.file: source.sha256}
     run = provenance.new_run("fetch", config, seeds={}, deterministic=True, revisions=revisions)
@@ -177,7 +152,7 @@ def _checked(file: Path, source: WeightsFile) -> Path:
 
 def _converted(gguf: Path, name: str, out: Path, dtype: DType) -> Fetched:
     """model/ in one step, and its record."""
-    source, partial, target = MODELS[name], out / ".model", out / "model"
+    source, partial, target = REAL[name], out / ".model", out / "model"
     for stale in (partial, target):
         shutil.rmtree(stale, ignore_errors=True)
     types = _types(gguf)

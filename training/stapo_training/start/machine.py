@@ -30,10 +30,9 @@ from stapo_results.errors import BadInput, message_of
 from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_results.schema import Labels
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import MINI, is_miniature_size
+from stapo_results.sizes import MINI, REAL, is_miniature_size
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
-from stapo_training.artifacts.fetch import MODELS
 from stapo_training.artifacts.weights import is_hub_id, missing_files
 from stapo_training.data.rows import RECORD, DataRecord, is_set_as_mathematics, parquet_content_sha256, plain_gold
 from stapo_training.start import estimate
@@ -148,7 +147,7 @@ def examine(config: Any) -> Preflight:
 def how_to_make(config: Any, path: Path | None = None) -> str:
     """The command that makes a run's missing file, or its missing model (no path)."""
     of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
-    if path is None and config.run.size in MODELS:
+    if path is None and config.run.size in REAL:
         return f"stapo-train fetch {config.run.size}"
     if not is_miniature_size(config.run.size) or of_data:
         return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
@@ -189,7 +188,7 @@ def check_model(config: Any) -> str:
             "the model is not there" if not folder.exists() else "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",
             expected="a Hugging Face model folder with all its weights",
-            next_step=how_to_make(config) if is_miniature_size(config.run.size) or config.run.size in MODELS else named,
+            next_step=how_to_make(config) if is_miniature_size(config.run.size) or config.run.size in REAL else named,
         )
     label = folder / "stapo.json"  # three worlds have a base of one architecture
     size = store.read_json(label, Labels).size if label.exists() else config.run.size
