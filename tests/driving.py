@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from stapo_repro.run import chain, processes, request
-from stapo_repro.run.request import CellRequest
+from stapo_repro.run.cells import CellRequest
 
 
 def wait_for(condition, seconds=20):

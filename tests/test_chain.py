@@ -11,7 +11,8 @@ import pytest
 from driving import asked, commands
 
 from stapo_repro import cli, labels
-from stapo_repro.run import checks, request
+from stapo_repro.run import checks
+from stapo_repro.run.cells import CellRequest
 from stapo_repro.run.chain import make_stages
 from stapo_repro.run.request import cpu_run, parse_cells, seeds_of
 from stapo_results import runs
@@ -193,7 +194,7 @@ def test_the_command_line_refuses_with_code_2_and_writes_nothing(tmp_path, monke
 # folders
 
 
-def begin(r: request.CellRequest) -> None:
+def begin(r: CellRequest) -> None:
     """Open the folder of a request as the driver does."""
     with runs.opened(r.out, checks.new_record(r)) as folder, folder.working():
         pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections import defaultdict
 from math import fsum
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_the_map_names_every_room():
 
 NUMBER = r"(?<![\w.-])[+-]?\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w)"
 INTERVAL = re.compile(rf"(?:({NUMBER})(?:<br><sub>| \())?({NUMBER}) to ({NUMBER})")
-SETTINGS = {"300", "120", "110", "135"}  # steps of trainings, and the small model's million parameters
+SETTINGS = {"300", "120", "110"}  # steps of trainings
 TYPED = {  # page -> where its numbers are typed
     "README.md": ("## Findings", "<!-- generated:figure"),
     "docs/findings.md": ("# Findings", "\0"),
@@ -107,12 +108,15 @@ def known_numbers() -> tuple[set[str], dict[tuple[str, str], set[str]]]:
         turned = [n[1:] if n.startswith("-") else f"-{n.lstrip('+')}" for n in (high, low)]
         for ends in ((low, high), (turned[0], turned[1])):
             intervals.setdefault(ends, set()).add(size(mean))
-    for file in (ROOT / "results/records/testbed/costly-long").rglob("metrics.jsonl"):  # of which no table prints these
+    pairs = defaultdict[str, list[list[float]]](list)
+    for file in sorted((ROOT / "results/records/testbed/costly-long").rglob("metrics.jsonl")):  # no table prints these
         steps = [json.loads(line)["values"] for line in file.read_text().splitlines()]
         rates = [100 * s.get("spurious_rate", 0) for s in steps]
         quarters = [fsum(rates[k + 1 : k + 31]) / 30 for k in (0, 30, 60, 90)]
         hard = [100 * s[k] for s in steps for k in s if k.startswith("val-core/mini-add-hard")]
+        pairs[file.parent.name[-3:]].append(hard)
         found |= {f"{x:.1f}" for x in (*rates[10::10], *quarters, *hard)}
+    found |= {f"{abs(a - b):.1f}" for first, second in pairs.values() for a, b in zip(first, second, strict=True)}
     return found | {f"{float(n):.{d}f}" for n in found if "e" not in n for d in (0, 1)} | SETTINGS, intervals
 
 

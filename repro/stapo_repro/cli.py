@@ -13,6 +13,7 @@ from typing import Annotated
 import tyro
 
 from stapo_repro.run import request
+from stapo_repro.run.cells import CellRequest
 from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_results.runs import check_file, check_folder
@@ -144,7 +145,7 @@ def main(argv: list[str] | None = None) -> None:
             args=argv,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
         )
-        if isinstance(found, request.CellRequest):
+        if isinstance(found, CellRequest):
             from stapo_repro.run import chain
 
             return chain.main(found)

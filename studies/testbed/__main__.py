@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from stapo_repro.run.request import CellRequest
+from stapo_repro.run.cells import CellRequest
 from stapo_results.runs import check_folder
 from studies import command
 from studies.testbed.plan import FOLDER

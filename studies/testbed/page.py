@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stapo_repro import labels, read
 from stapo_repro.figures.style import Sketch, save, style
-from stapo_repro.run.request import CellRequest
+from stapo_repro.run.cells import CellRequest
 from stapo_repro.text import grid
 from studies import command
 from studies.testbed import claims, evidence, figures, tables

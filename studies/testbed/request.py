@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 from stapo_repro import labels
-from stapo_repro.run.request import QUICK_METHODS, CellRequest, DryRun, Jobs, Model, programs, seeds_of
+from stapo_repro.run.cells import CellRequest, Model
+from stapo_repro.run.origins import Carried
+from stapo_repro.run.request import QUICK_METHODS, DryRun, Jobs, programs, seeds_of
 from stapo_results.errors import BadInput, meant
 from studies.testbed import plan
 from studies.testbed.evidence import BENCHMARK
@@ -81,8 +83,8 @@ def request(
     folder = "-".join(["testbed", *filter(None, [label or part.removeprefix("main")])])
     overlay = _sha256(Path(method)) if method and label != method else ""
     same, out = {"part": part, "standing": label, "standing_sha256": overlay}, out or Path("runs") / folder
-    return CellRequest("testbed", tuple(models), count, quick, out, same, programs(), dry_run, user_method=label,
-                       model_by_model=True, pages=False, jobs=jobs)  # fmt: skip
+    return CellRequest("testbed", Carried(), tuple(models), count, quick, out, same, programs(), dry_run,
+                       user_method=label, model_by_model=True, pages=False, jobs=jobs)  # fmt: skip
 
 
 def _own_arm(method: str) -> plan.Arm:

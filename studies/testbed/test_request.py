@@ -12,8 +12,8 @@ from test_collect import files, make_log
 
 from stapo_repro import labels
 from stapo_repro.run import checks, stages
+from stapo_repro.run.cells import CellRequest
 from stapo_repro.run.chain import make_stages
-from stapo_repro.run.request import CellRequest
 from stapo_results import runs, store
 from stapo_results.errors import BadInput
 from stapo_training.pages import compose

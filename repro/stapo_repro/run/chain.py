@@ -20,9 +20,10 @@ from rich.markdown import Markdown
 
 from stapo_repro import labels
 from stapo_repro.run import checks
+from stapo_repro.run.cells import CellRequest, Model
 from stapo_repro.run.cost import MACHINES
 from stapo_repro.run.origins import stage_of
-from stapo_repro.run.request import CellRequest, Model, choices
+from stapo_repro.run.request import choices
 from stapo_repro.run.stages import Stage, execute, read_states
 from stapo_repro.text import grid
 from stapo_results.sizes import MINI, is_miniature_size

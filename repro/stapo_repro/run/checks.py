@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from stapo_repro.run.cells import CellRequest
 from stapo_repro.run.cost import GIB, MACHINES, Cost
-from stapo_repro.run.request import CellRequest
 from stapo_repro.run.stages import Stage, finished, side_by_side
 from stapo_results import runs
 from stapo_results.checks import Checks

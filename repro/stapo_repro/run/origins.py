@@ -7,11 +7,10 @@ that two cores bear, which `stapo-train fetch` brings.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
@@ -19,14 +18,12 @@ from stapo_repro import labels
 from stapo_repro.paper import checkout
 from stapo_repro.read import APART
 from stapo_repro.run import cost
+from stapo_repro.run.cells import CellRequest, Model, Origin
 from stapo_repro.run.cost import GIB, MACHINES, Cost, budget, setting
 from stapo_repro.run.stages import Stage
 from stapo_results import throughput
 from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_results.schema import SETTINGS
-
-if TYPE_CHECKING:
-    from stapo_repro.run.request import CellRequest, Model
 
 BASE_SEED = 0  # one base model for all training seeds
 # More than the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
@@ -37,54 +34,6 @@ REAL_LIMIT = ("--limit", "2", "--n", "2")  # and of real models
 REAL_TOKENS, REAL_SAMPLES, REAL_QUICK_TOKENS, REAL_QUICK_RESPONSE = 2048, 2, 256, 64
 _COMMON = ("seeds", "steps")  # options of every run
 MATH = "DigitalLearningGmbH/MATH-lighteval"
-
-
-class Origin(ABC):
-    """What a run's stages take of where its weights come from.
-
-    Attributes:
-        hardware: that it runs on, the default first.
-        options: of `stapo-repro run` that not all runs have, and its runs do.
-        quick_steps: of a training of the quick form.
-        dtype: of its exports.
-    """
-
-    hardware: tuple[str, ...]
-    options: tuple[str, ...]
-    quick_steps = 2
-    dtype: tuple[str, ...] = ("--dtype", "bf16")
-
-    def steps(self) -> int:
-        """Of a training, by default."""
-        return cost.STEPS
-
-    def judge(self) -> str:
-        """Of the evaluations, by default."""
-        return "none"
-
-    @abstractmethod
-    def inputs(self, r: CellRequest) -> list[Stage]:
-        """The stages before the first training."""
-
-    @abstractmethod
-    def training(self, r: CellRequest, m: Model) -> dict[str, Any]:
-        """Overrides of a training; None for none."""
-
-    @abstractmethod
-    def evaluation(self, r: CellRequest, m: Model) -> list[str]:
-        """Options of an evaluation: of a base model its weights; benchmarks, engine, judge."""
-
-    @abstractmethod
-    def costs(self, r: CellRequest) -> dict[str, Cost]:
-        """Hours and disk of every training and evaluation."""
-
-    @abstractmethod
-    def at_once(self, r: CellRequest) -> tuple[int, str]:
-        """How many stages a CPU bears at a time, and why."""
-
-    def needed(self, m: Model, kind: str, inputs: Iterable[Stage]) -> list[str]:
-        """The inputs that a stage of this kind reads: all but those of the other kind."""
-        return [s.name for s in inputs if s.name != "data"] if kind == "eval" else ["data"]
 
 
 def stage_of(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,8 +12,9 @@ import tyro
 
 from stapo_repro import labels
 from stapo_repro.paper import TAU_P, Q, variant, with_values
+from stapo_repro.run.cells import CellRequest, Model
 from stapo_repro.run.cost import MACHINES
-from stapo_repro.run.origins import ORIGINS, Origin
+from stapo_repro.run.origins import ORIGINS
 from stapo_results.errors import BadInput, near_name
 from stapo_results.sizes import MINI
 
@@ -30,99 +30,6 @@ Jobs = Annotated[
 QUICK_METHODS = ("justrl", "stapo")
 _EXAMPLE = "stapo-repro run stapo/mini"
 _SELECTOR = "actor_rollout_ref.selector"
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model that is evaluated and, unless its weights are taken as they are, trained.
-
-    Attributes:
-        choices: what `stapo-train run` is told of the method, where that is more than its name.
-        world: of `stapo-train base`, whose base model and data it takes; "" for the miniature's, or of no base folder.
-        validation_every: steps between validations, one before the first among them; 0 for none, None as configured.
-        evaluated: whether it is exported and evaluated.
-        benchmarks: it is evaluated on; those of its size by default.
-    """
-
-    method: str
-    size: str
-    seed: int = 0
-    choices: tuple[str, ...] = ()
-    world: str = ""
-    validation_every: int | None = None
-    evaluated: bool = True
-    benchmarks: tuple[str, ...] = ()
-
-    @property
-    def is_base(self) -> bool:
-        return self.method == labels.BASE
-
-    @property
-    def name(self) -> str:
-        """Of its folders: stapo-s0, stapo-qwen3-1.7b-s0, base-qwen3-1.7b."""
-        size = [] if self.size == MINI else [self.size]
-        return "-".join([self.method, *size, *([] if self.is_base else [f"s{self.seed}"])])
-
-
-@dataclass(frozen=True)
-class CellRequest:
-    """One run of the driver. Paths are made absolute, so that both spellings give the same commands.
-
-    Attributes:
-        models: in the order in which they are trained and evaluated.
-        same: what further calls on the same folder have to agree in, beside experiment, quick and steps.
-        programs: paths of stapo-train, stapo-eval and stapo-repro.
-        user_method: the label of a method that the training's environment may not know: it is asked before the start.
-        model_by_model: a model is trained, exported and evaluated before the next: what is there can be read.
-        pages: whether tables and figures are stages.
-        data_dir and below: see `stapo-repro run --help`; keep_checkpoints 0: the training's own number. judge: on a CPU
-            "base" is the base model, which shows that the path works. jobs: stages at a time; 0: `checks.sharing`.
-    """
-
-    experiment: str
-    models: tuple[Model, ...]
-    steps: int
-    quick: bool
-    out: Path
-    same: Mapping[str, Any]
-    programs: tuple[str, str, str]
-    dry_run: bool = False
-    hardware: str = "cpu"
-    rebuild_base: bool = False
-    user_method: str = ""
-    model_by_model: bool = False
-    pages: bool = True
-    data_dir: Path | None = None
-    ray_address: str = ""
-    source: str = ""
-    judge: str = "none"
-    keep_checkpoints: int = 0
-    jobs: int = 0
-    weights: Path | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "out", self.out.resolve())
-        if self.steps < 1:
-            raise BadInput("--steps must be at least 1", found=f"--steps {self.steps}", next_step="--steps 1")
-        if self.jobs < 0:
-            raise BadInput("--jobs must be at least 1", found=f"--jobs {self.jobs}", next_step="--jobs 1")
-
-    @property
-    def on_cpu(self) -> bool:
-        return self.hardware not in MACHINES
-
-    @property
-    def origin(self) -> Origin:
-        return ORIGINS.get(self.experiment, ORIGINS["miniature"])
-
-    @property
-    def trained(self) -> tuple[Model, ...]:
-        return tuple(m for m in self.models if not m.is_base)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """What all calls on one output folder have to agree in."""
-        return {"experiment": self.experiment, "quick": self.quick, "steps": self.steps, **self.same}
 
 
 def run(
@@ -206,8 +113,8 @@ def run(
         steps = origin.quick_steps if quick else origin.steps()
     given_file = weights and weights.resolve()
     return CellRequest(
-        experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, jobs=jobs, weights=given_file,
-        **values,
+        experiment, origin, models, steps, quick, out, same, found, dry_run, data_dir=folder, jobs=jobs,
+        weights=given_file, **values,
     )  # fmt: skip
 
 
@@ -224,7 +131,7 @@ def cpu_run(
     origin = ORIGINS["miniature"]
     count = steps if steps is not None else origin.quick_steps if quick else origin.steps()
     return CellRequest(
-        "miniature", models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base,
+        "miniature", origin, models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base,
         judge=origin.judge(), jobs=jobs,
     )  # fmt: skip
 
