@@ -13,6 +13,7 @@ BOXES = [form % i for i in range(6) for form in (r"\boxed{%d}", r"\boxed{ %d }",
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['content'] + '<|im_end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}!{% endif %}"
 )
 
 

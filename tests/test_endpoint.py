@@ -16,7 +16,7 @@ import pytest
 from endpoint_server import KEY, Server
 from forked import forked
 
-from stapo_eval.decoding import Decoding, prompt
+from stapo_eval.decoding import Chat, Decoding, prompt
 from stapo_eval.engines import EngineOptions, Finished, Request, make_engine
 from stapo_eval.engines.endpoint import EndpointEngine
 from stapo_eval.engines.hf import HfEngine
@@ -82,6 +82,15 @@ def test_an_endpoint_gives_what_its_model_gives_and_is_sent_all_that_decides_it(
     for body in server.asked:
         assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (-1, 0.0, 1.0)
     assert (engine.context, engine.refused) == (512, [])
+
+
+def test_a_system_message_and_arguments_of_the_template_are_sent(server: Server) -> None:
+    engine = _engine(server)
+    assert "chat_template_kwargs" not in server.asked[-1]
+    engine.chat = Chat("Be short.", {"enable_thinking": False})
+    _all(engine, _requests(engine, 1))
+    assert server.asked[-1]["messages"] == [{"role": "system", "content": "Be short."}, {"role": "user", "content": ""}]
+    assert server.asked[-1]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 def test_several_addresses_share_the_work_and_done_is_left_out(server: Server, model: HfEngine) -> None:

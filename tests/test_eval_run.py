@@ -23,16 +23,18 @@ from stapo_eval.cli import main
 from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines import make_engine
 from stapo_eval.engines.options import EngineOptions
+from stapo_eval.export import export
 from stapo_eval.models import find_model
-from stapo_eval.options import RunOptions, recorded
+from stapo_eval.options import Judging, RunOptions, recorded
 from stapo_eval.plan import make_plan, may_differ
-from stapo_eval.run import run
+from stapo_eval.run import judge_again, run
 from stapo_eval.scores import looks_repeated
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.runs import differences, previous_of
 from stapo_results.schema import CellRecord, ContextLimit, Run, Sample, Verdict
 from stapo_results.seeds import derive_seed
+from stapo_training.probe import encoding, responses
 
 
 @pytest.fixture(scope="module")
@@ -379,6 +381,29 @@ def test_arguments_of_vllm_are_part_of_a_run_where_samples_depend_on_them(world:
     assert none.run_id == memory.run_id != cache.run_id
     assert differences(none, memory, may_differ) == []
     assert differences(none, cache, may_differ) == ["vllm.kv_cache_dtype: None there, 'fp8' now"]
+
+
+def test_a_system_message_and_arguments_of_the_template_reach_model_records_and_export(
+    world: Path, tmp_path: Path
+) -> None:
+    one = {"benchmarks": "sums", "settings": "t1.0", "n": 1, "judge": "none"}
+    told = {"system": "Be short.", "template": ("enable_thinking=false",)}
+    plain, other = _options(world, tmp_path / "plain", **one), _options(world, tmp_path / "other", **one, **told)
+    for o in (plain, other):
+        run(o)
+    lengths = [[s.prompt_tokens for s in store.read(Path(o.out) / "samples.jsonl", Sample)] for o in (plain, other)]
+    # a token a letter, <|im_start|> and <|im_end|> around the message, and the template's !
+    assert [b - a for a, b in zip(*lengths, strict=True)] == [len("Be short.") + 2 + 1] * 6
+    cells = [store.read_json(next((Path(o.out) / "cells").iterdir()), CellRecord) for o in (plain, other)]
+    assert [c.chat for c in cells] == [{}, {"system": "Be short.", "template": {"enable_thinking": False}}]
+    (file,) = export(Path(other.out), "responses", tmp_path)
+    encoded = encoding.encode(responses.read(file), encoding.find_model(Path(other.model)))
+    assert [len(e.prompt) for e in encoded] == lengths[1]
+    with pytest.raises(BadInput, match="another run"):
+        run(replace(other, system=""))
+    before = pure_files(Path(other.out))
+    judge_again(Path(other.out), Judging())
+    assert pure_files(Path(other.out)) == before
 
 
 def test_greedy_takes_one_sample_and_one_text_is_no_alarm(world: Path, tmp_path: Path) -> None:

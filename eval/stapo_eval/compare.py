@@ -5,6 +5,7 @@ Tables are pure functions of cell records. Runs that cannot be compared are refu
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ _WARNED = {
     "longest responses": lambda r: r.max_tokens,
     "engines": lambda r: r.engine,
     "counts of text variants": lambda r: str(r.text_variants),
+    "PROMPTS": lambda r: json.dumps(r.chat) if r.chat else "the paper's",
     "DECODINGS": lambda r: f"temperature {r.temperature}, top-p {r.top_p}",
 }
 

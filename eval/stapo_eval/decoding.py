@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from stapo_results.answers import INSTRUCTION
@@ -66,9 +67,27 @@ def prompt(problem: str) -> str:
     return f"{problem} {INSTRUCTION}"
 
 
-def encode_chat(tokenizer: Any, message: str) -> list[int]:
+@dataclass(frozen=True)
+class Chat:
+    """What goes with a user's message: a system message, and arguments of the chat template. The paper has neither."""
+
+    system: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)
+
+    def messages(self, message: str) -> list[dict[str, str]]:
+        before = [{"role": "system", "content": self.system}] if self.system else []
+        return [*before, {"role": "user", "content": message}]
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Its parts that are not empty."""
+        return {k: v for k, v in (("system", self.system), ("template", dict(self.template))) if v}
+
+
+def encode_chat(tokenizer: Any, message: str, chat: Chat | None = None) -> list[int]:
     """Token ids of one user message in the model's chat template, ready for the answer."""
+    chat = chat or Chat()
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
+        chat.messages(message), tokenize=False, add_generation_prompt=True, **chat.template
     )
     return list(tokenizer(text, add_special_tokens=False).input_ids)

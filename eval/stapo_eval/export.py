@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.decoding import prompt
+from stapo_eval.decoding import Chat, prompt
 from stapo_eval.options import benchmark_files, data_dir_of
 from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
@@ -106,7 +106,7 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             query, answer = prompt(problem.problem), {"role": "assistant", "content": s["response"]}
             stop = "max_tokens" if s["finish_reason"] == "length" else "stop"
             output = {"model": model, "choices": [{"message": answer, "stop_reason": stop}]}
-            messages = [{"role": "user", "content": query}, answer]
+            messages = [*Chat(**record.chat).messages(query), answer]
             samples.append(key | {"input": query, "target": problem.answer, "messages": messages, "output": output})
         spec = {
             "created": run.started,
@@ -139,8 +139,9 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             key = {"id": f"{record.cell.id}/{p.id}/{s['sample_index']}", "answer": p.answer}
             gold = key | {k: v for k, v in more.items() if v is not None}
             group = f"{record.cell.benchmark}/{record.cell.setting}/{p.id}"
-            messages = [{"role": "user", "content": prompt(p.problem)}]
-            asked = {"prompt_id": group, "sample": s["sample_index"], "messages": messages}
+            chat = Chat(**record.chat)
+            asked = {"prompt_id": group, "sample": s["sample_index"], "messages": chat.messages(prompt(p.problem))}
+            asked |= {"template": chat.template} if chat.template else {}
             said = {name: s[name] for name in ("response", "finish_reason", "correct")}
             responses.append(gold | asked | said)
             verdicts.append({"id": key["id"], "grader": "with the judge", "rule": s["correct"]})

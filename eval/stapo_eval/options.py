@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 import tyro
 
-from stapo_eval.engines.options import EngineOptions
+from stapo_eval.decoding import Chat
+from stapo_eval.engines.options import EngineOptions, key_values
 from stapo_results.benchmarks import is_file_name, name_of_file
 from stapo_results.errors import BadInput
 from stapo_results.schema import JudgeMode
 
+_TEMPLATE = {"tokenize", "add_generation_prompt", "chat_template"}
 Preset = Literal["ours", "math-verify", "justrl", "strict"]
 
 
@@ -73,6 +75,10 @@ class What:
     """Samples a problem; if 0, the benchmark's own N, and one at t0."""
     limit: int = 0
     """Number of problems of each benchmark, from the first; if 0, all. Records say so."""
+    system: str = ""
+    """System message before each problem; the paper has none. Every record says so."""
+    template: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """KEY=VALUE, an argument of the model's chat template such as enable_thinking=false (JSON or text; repeat it)."""
     max_tokens: int = 20_480
     """Longest response in tokens; the model's positions may allow less."""
     eval_seed: int = 0
@@ -106,6 +112,10 @@ class RunOptions(EngineOptions, What, Judging, Where):
     def engine_options(self) -> EngineOptions:
         return EngineOptions(**{f.name: getattr(self, f.name) for f in fields(EngineOptions)})
 
+    @property
+    def chat(self) -> Chat:
+        return Chat(self.system, key_values("template", self.template, _TEMPLATE))
+
     def judge_options(self) -> tuple[str, EngineOptions]:
         """(engine of the judge, its options): those of the run, with the judge's own address."""
         kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
@@ -118,9 +128,15 @@ class RunOptions(EngineOptions, What, Judging, Where):
 
 MEMORY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "cpu_offload_gb"}
 """Arguments of vLLM that no sample depends on."""
-IDENTITY = {*(f.name for f in fields(What)), "served_model", "judge_scope", "judge_mode", "judge_engine"}
+IDENTITY = {
+    *({f.name for f in fields(What)} - {"system", "template"}),
+    "served_model",
+    "judge_scope",
+    "judge_mode",
+    "judge_engine",
+}
 RECORDED = {f.name for f in fields(RunOptions)}
-_DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING} | {"vllm": {}}
+_DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING} | {"vllm": {}, "template": {}}
 
 
 def recorded(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     for name, least in _LEAST.items():
         checks.attempt(name, _at_least, options, name, least)
     checks.attempt("engine", check_options, options.engine, options.engine_options())
+    checks.attempt("template", lambda: options.chat)
     checks.attempt("judge", check_judge, options.judge_scope, options.judge_mode)
     checks.attempt("step", _step, options.step or "base")
     if options.out:
@@ -128,6 +129,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         "threads": _threads(options, model),
         "dtype": _dtype(options, model, out),
         "vllm": options.vllm_arguments,
+        "template": dict(options.chat.template),
         "replicas": copies_of(options.engine, options.engine_options()),
         **_trained(labels),
     }
@@ -274,11 +276,12 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
     """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
     contents = {k: v for k, v in revisions.items() if not k.startswith(_SOURCE)}
     parts = {k: v for k, v in config.items() if k in IDENTITY} | {"revisions": contents}
+    parts |= {k: config[k] for k in ("system", "template") if config.get(k)}  # earlier records have neither
     parts |= {f"vllm.{k}": v for k, v in config["vllm"].items() if k not in MEMORY}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def may_differ(key: str) -> bool:
     """Whether a run may resume though this differs; `key` as `runs.differences` names it."""
-    free = RECORDED - IDENTITY - {"vllm"} | {f"vllm.{k}" for k in MEMORY}
+    free = RECORDED - IDENTITY - {"vllm", "system", "template"} | {f"vllm.{k}" for k in MEMORY}
     return key in free or key.startswith(f"revision {_SOURCE}")

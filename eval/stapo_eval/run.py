@@ -112,7 +112,7 @@ def judge_again(
         "settings": ",".join(config["settings"]),
         "data_dir": data_dir_of(config, data_dir),
         "step": str(config["step"]),
-        "vllm": tuple(f"{k}={json.dumps(v)}" for k, v in config["vllm"].items()),
+        **{name: tuple(f"{k}={json.dumps(v)}" for k, v in config[name].items()) for name in ("vllm", "template")},
         "replicas": 0,  # as many as fit here: the run may have been made on another machine
         "key_variable": key_variable or config["key_variable"],
     }
@@ -171,7 +171,7 @@ def _finish(
             if folder.record.deterministic and list(samples) != keys:
                 # a kill and replicas change the order in which samples come, and must not change the file
                 rewrite(plan, ordered)
-            verdicts, judged = verdicts_of(plan, ordered, display)
+            verdicts, judged = verdicts_of(plan, ordered, display, folder)
             return write_records(plan, folder.record, ordered, verdicts, judged)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -190,7 +190,9 @@ def _engine(plan: EvaluationPlan) -> Engine:
     if o.engine != "openai" and not o.max_model_len:
         options = replace(options, max_model_len=longest(plan))
     dtype = plan.run.config["dtype"]
-    return make_engine(o.engine, plan.model, threads=threads, dtype=dtype, rows=o.batch_rows, options=options)
+    engine = make_engine(o.engine, plan.model, threads=threads, dtype=dtype, rows=o.batch_rows, options=options)
+    engine.chat = o.chat
+    return engine
 
 
 def _generate(

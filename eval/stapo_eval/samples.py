@@ -33,7 +33,7 @@ def longest(plan: EvaluationPlan) -> int:
 
     tokenizer = load_tokenizer(plan.model)
     texts = {prompt(p.problem) for c in plan.cells for p in c.problems}
-    return max(len(encode_chat(tokenizer, text)) for text in texts) + plan.options.max_tokens
+    return max(len(encode_chat(tokenizer, text, plan.options.chat)) for text in texts) + plan.options.max_tokens
 
 
 def context_limit(plan: EvaluationPlan, prompts: Mapping[Key, int], context: int) -> ContextLimit | None:

@@ -19,6 +19,7 @@ from stapo_eval.grading.text import key, number
 from stapo_eval.judge import asking
 from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.samples import context_note, refused_notes
+from stapo_eval.show import summary_page
 from stapo_eval.verdicts import judge_note
 from stapo_results import statistics, store
 from stapo_results.resampling import bootstrap
@@ -45,7 +46,7 @@ def write_records(
     verdicts: Sequence[Verdict],
     judged: Mapping[int, Judgement],
 ) -> dict[str, Any]:
-    """Write cells/*.json and summary.json.
+    """Write cells/*.json, summary.md and summary.json.
 
     Args:
         run: the record of the run folder.
@@ -76,7 +77,8 @@ def write_records(
         "judge": plan.judge_text,
         "notes": said,
     }
-    store.write_json(plan.out / "summary.json", summary)
+    store.write_atomic(plan.out / "summary.md", summary_page(summary))
+    store.write_json(plan.out / "summary.json", summary)  # the last: a finished run has it
     return summary
 
 
@@ -97,6 +99,7 @@ def cell_record(
         cell=cell,
         n=n,
         **asdict(decoding),
+        chat=plan.options.chat.recorded,
         scored_by="rule+judge" if plan.judge_counts else "rule",
         judge_note=judge_note(plan),
         grader=f"{plan.options.preset}, {grader_version()}",

@@ -139,13 +139,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     console.print(table)
 
 
-def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """Scores, responses and, with a judge, its share; then the notes, and what the run in the folder cost."""
+def tables_of(summary: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """(title, columns, rows) of the scores, the responses and, with a judge, its share."""
 
     def score(c: Mapping[str, Any]) -> list[str]:
         return [percent(c["accuracy"]), percent(c["standard_error"]), *intervals(c)]
 
-    scores, responses, judged = [], [], []
+    scores, responses, judged, tables = [], [], [], []
     for c in summary["cells"]:
         name, n = [c["benchmark"], c["setting"]], str(c["n"])
         counts = f"{c['correct']}/{c['samples'] - c['missing']}"
@@ -176,11 +176,27 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
         ),
     ):
         if rows:
-            print_table(f"{summary['model']}: {title}", ["benchmark", "setting", *columns.split(",")], rows)
+            tables.append((f"{summary['model']}: {title}", ["benchmark", "setting", *columns.split(",")], rows))
+    return tables
+
+
+def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """Its tables and notes, and what the run in the folder cost."""
+    for title, columns, rows in tables_of(summary):
+        print_table(title, columns, rows)
     for note in summary["notes"]:
         print(f"note: {note}")
     print(cost(summary, store.read_json(folder / "run.json", Run)))
     print(f"records: {folder}")
+
+
+def summary_page(summary: Mapping[str, Any]) -> str:
+    """The same tables and notes as Markdown."""
+    lines = []
+    for title, columns, rows in tables_of(summary):
+        cells = [columns, ["---", "---", *["---:"] * (len(columns) - 2)], *rows]
+        lines += [f"## {title}", "", *(f"| {' | '.join(c.replace('|', '&#124;') for c in row)} |" for row in cells), ""]
+    return "\n".join([*lines, *(f"- {note}" for note in summary["notes"])]).rstrip() + "\n"
 
 
 def cost(summary: Mapping[str, Any], run: Run) -> str:
@@ -197,7 +213,9 @@ def cost(summary: Mapping[str, Any], run: Run) -> str:
     elif run.config["engine"] != "openai" and run.wall_seconds:
         gpus = max(1, run.config["tensor_parallel"]) * max(1, run.config["replicas"])
         hours = f"{run.wall_seconds * gpus / 3600:.2f}"
-    return f"cost: {tokens:,} tokens in {seconds:,.1f} s, {tokens / seconds:,.0f} tokens per second, GPU hours {hours}"
+    speed = f"{tokens:,} tokens in {seconds:,.1f} s, {tokens / seconds:,.0f} tokens per second"
+    judge = f", judge {run.judging_seconds:,.1f} s" if run.judging_seconds else ""
+    return f"cost: {speed}{judge}, GPU hours {hours}"
 
 
 def print_plan(plan: EvaluationPlan) -> None:

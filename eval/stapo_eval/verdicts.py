@@ -19,6 +19,7 @@ from stapo_eval.judge.published import REVISIONS
 from stapo_eval.plan import EvaluationPlan
 from stapo_eval.show import StageDisplay
 from stapo_results import store
+from stapo_results.runs import OpenRun
 from stapo_results.schema import Judgement, Sample, Verdict
 
 UNPUBLISHED = "the judge was asked in a prompt that is not a published one"
@@ -28,14 +29,14 @@ STAND_IN = "the judge is a miniature stand-in: its verdicts are recorded and sho
 
 
 def verdicts_of(
-    plan: EvaluationPlan, samples: list[Sample], display: StageDisplay
+    plan: EvaluationPlan, samples: list[Sample], display: StageDisplay, folder: OpenRun
 ) -> tuple[list[Verdict], dict[int, Judgement]]:
     """(verdicts in the order of `samples`; index of a sample -> what the judge said of it).
 
-    Leaves verdicts.jsonl and, with a judge, judgements.jsonl.
+    Leaves verdicts.jsonl and, with a judge, judgements.jsonl and its seconds in the folder's record.
     """
     graded = _grade(plan, samples, display)
-    judged = _judge(plan, samples, graded, display)
+    judged = _judge(plan, samples, graded, display, folder)
     version = grader_version()
     verdicts = []
     for i, (s, outcome) in enumerate(zip(samples, graded, strict=True)):
@@ -78,6 +79,7 @@ def _judge(
     samples: Sequence[Sample],
     graded: Sequence[Outcome],
     display: StageDisplay,
+    folder: OpenRun,
 ) -> dict[int, Judgement]:
     """Index of a sample -> what the judge said of it. Asks for what is not on record."""
     if plan.judge is None or plan.prompt is None:
@@ -94,10 +96,11 @@ def _judge(
         check(said, len(first))  # before a judge is loaded
         checked = len(said)
         kind, options = plan.options.judge_options()
-        threads, dtype = plan.run.config["threads"], plan.run.config["dtype"]
+        threads, dtype, before = plan.run.config["threads"], plan.run.config["dtype"], folder.record.judging_seconds
         with closing(make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options)) as engine:
             for judgements in asking.ask(first, judge, engine, known):
                 store.append(path, judgements)
+                folder.save(judging_seconds=round((before or 0.0) + engine.busy, 3))
                 known |= {j.key: j for j in judgements}
                 said += judgements
                 display.update(len(said), len(first))

@@ -196,9 +196,10 @@ class Run(Record):
     """One command that was run: what, with what, on what.
 
     `wall_seconds` is the sum over all attempts, as are an evaluation's `generating_seconds` and, of these,
-    `engine_seconds`, in which its engine worked. `options_refused` names options of a request (seed, top_k, ...) that
-    its endpoint did not take, so that the endpoint's own defaults counted. `notes` are for people; nothing decides by
-    them. `cut` says what a committed record leaves out. A `synthetic` run was made up for a test.
+    `engine_seconds`, in which its engine worked, and `judging_seconds`, in which its judge did. `options_refused` names
+    options of a request (seed, top_k, ...) that its endpoint did not take, so that the endpoint's own defaults counted.
+    `notes` are for people; nothing decides by them. `cut` says what a committed record leaves out. A `synthetic` run
+    was made up for a test.
     """
 
     run_id: str
@@ -218,6 +219,7 @@ class Run(Record):
     parent_run: str = ""
     engine_seconds: float | None = None
     generating_seconds: float | None = None
+    judging_seconds: float | None = None
     context_limit: ContextLimit | None = None
     options_refused: list[str] = []
     resumptions: list[Resumption] = []
@@ -294,6 +296,7 @@ class CellRecord(Record):
     that are older than it; the samples that an engine failed on are in neither of its two entries.
     `identical_problems` counts problems whose responses, two or more, are one text (None in older records), and
     `identical_by_chance` how many of these their log-probabilities explain. `top_k` -1 and `min_p` 0 are off.
+    `chat` has what went with the paper's prompt: a `system` message, arguments of the chat `template`.
     `synthetic` records are made up for tests.
     """
 
@@ -303,6 +306,7 @@ class CellRecord(Record):
     top_p: float
     top_k: int = -1
     min_p: float = 0.0
+    chat: dict[str, Any] = {}
     max_tokens: int
     scored_by: Literal["rule", "rule+judge"]
     judge_note: str = ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stapo_eval.decoding import Decoding, encode_chat
+from stapo_eval.decoding import Chat, Decoding, encode_chat
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
 from stapo_results.schema import FinishReason, Judgement, Sample, Verdict
@@ -137,9 +137,11 @@ class Engine(ABC):
         busy: seconds in which the model worked or was waited for.
         notes: what happened that a reader of the records should know (a replica that was lost).
         refused: options of a request that an endpoint does not take.
+        chat: what goes with a message; the evaluation sets that of its model, a judge has none.
     """
 
     counts_tokens, copies, under_way = True, 0, 0
+    chat = Chat()
     tokenizer: Any
 
     def loaded(self, spec: EngineSpec) -> None:
@@ -150,8 +152,8 @@ class Engine(ABC):
         self.refused: list[str] = []
 
     def encode(self, message: str) -> list[int]:
-        """Token ids of a user message in the model's chat template."""
-        return encode_chat(self.tokenizer, message)
+        """Token ids of a user message in the model's chat template, with what goes with it."""
+        return encode_chat(self.tokenizer, message, self.chat)
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> None:

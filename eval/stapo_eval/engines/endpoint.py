@@ -156,10 +156,11 @@ class EndpointEngine(Engine):
         try:
             answer = await a.client.chat.completions.create(
                 model=self.model,
-                messages=[{"role": "user", "content": bytes(request.prompt).decode()}],
+                messages=self.chat.messages(bytes(request.prompt).decode()),  # type: ignore[arg-type]  # plain dicts
                 temperature=d.temperature,
                 top_p=d.top_p,
-                extra_body={a.limit: max_tokens} | {k: v for k, v in options.items() if k in self.sends},
+                extra_body={a.limit: max_tokens, **({"chat_template_kwargs": t} if (t := self.chat.template) else {})}
+                | {k: v for k, v in options.items() if k in self.sends},
             )
             return _parsed(request, answer)
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,17 +56,22 @@ class EngineOptions:
 
     @property
     def vllm_arguments(self) -> dict[str, Any]:
-        """The arguments of --vllm by name; raises BadInput for one that is none, or that has a flag of its own."""
-        found = {}
-        for key, given, value in (x.partition("=") for x in self.vllm):
-            if not given or key in _FIXED:
-                expected = f"KEY=VALUE, and none of {', '.join(sorted(_FIXED))}"
-                raise BadInput("--vllm does not take this", found=key + given + value, expected=expected)
-            try:
-                found[key] = json.loads(value)
-            except ValueError:
-                found[key] = value
-        return found
+        """The arguments of --vllm by name; raises as `key_values`."""
+        return key_values("vllm", self.vllm, _FIXED)
+
+
+def key_values(flag: str, given: Sequence[str], fixed: Collection[str]) -> dict[str, Any]:
+    """The values of KEY=VALUE by name, JSON or text; raises BadInput for what is none, or is one of the fixed."""
+    found = {}
+    for key, equals, value in (x.partition("=") for x in given):
+        if not equals or key in fixed:
+            expected = f"KEY=VALUE, and none of {', '.join(sorted(fixed))}"
+            raise BadInput(f"--{flag} does not take this", found=key + equals + value, expected=expected)
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
 
 
 def check_options(kind: str, options: EngineOptions) -> None:

@@ -7,6 +7,7 @@ a zero.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -236,11 +237,14 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
         golds[name].add(r.benchmark_sha256)
         if r.variant:
             variants.add(f"{name} is a variant: {r.variant}.")
+        if r.chat:
+            variants.add(f"{name}: the prompt has more than the paper's, {json.dumps(r.chat, ensure_ascii=False)}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
     found = {
         "GRADED": {r.grader for r in records if r.grader},
         "JUDGED": {r.judge for r in records if r.judge and r.scored_by == "rule+judge"},
+        "PROMPTED": {json.dumps(r.chat, ensure_ascii=False) if r.chat else "as the paper says" for r in records},
         "LIMITED": {f"{r.max_tokens} tokens" for r in records},
         "TRAINED": {f"step {r.cell.step}" for r in records if r.cell.step != "base"},
     }

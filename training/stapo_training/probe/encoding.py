@@ -7,7 +7,7 @@ one that it spelt in other pieces, comes out as the tokenizer would write it. Li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> list[EncodedTokens]:
     found = []
     for r in rows:
         if r.prompt_id not in prompts:
-            prompts[r.prompt_id] = _prompt(model.tokenizer, r.prompt, r.where)
+            prompts[r.prompt_id] = _prompt(model.tokenizer, r.prompt, r.where, r.template)
         response = _ids(model.tokenizer, r.text) if r.tokens is None else r.tokens
         if r.tokens is None and r.stopped and response[-1:] != [end]:
             response = [*response, end]
@@ -157,11 +157,14 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False).input_ids
 
 
-def _prompt(tokenizer: Any, prompt: str | list[dict[str, str]], where: str) -> list[int]:
+def _prompt(
+    tokenizer: Any, prompt: str | list[dict[str, str]], where: str, template: Mapping[str, Any] | None = None
+) -> list[int]:
     if isinstance(prompt, str):
         return _ids(tokenizer, prompt)
     try:
-        return _ids(tokenizer, tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
+        how = {**(template or {}), "tokenize": False, "add_generation_prompt": True}
+        return _ids(tokenizer, tokenizer.apply_chat_template(prompt, **how))
     except Exception as e:  # noqa: BLE001  a template may be missing, and may refuse a chat with any error
         raise BadInput(
             f"{where}: the chat does not fit the model's chat template",

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,7 @@ class Response:
     Attributes:
         where: file and line.
         prompt: the text that the model saw, or chat messages that its template is put around.
+        template: arguments of that template.
         reward: None where the line gives the advantage itself.
         stopped: the model ended the response itself, so that an end-of-turn token followed the text.
         tokens: the response's ids where the line has them; otherwise `text` is tokenised.
@@ -46,6 +47,7 @@ class Response:
     stopped: bool = True
     tokens: list[int] | None = None
     advantage: float = 0.0
+    template: Mapping[str, Any] = field(default_factory=dict)
 
 
 Text = Annotated[str, Field(min_length=0)]
@@ -66,6 +68,7 @@ class Plain(ResponseLine):
 
     prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    template: dict[str, Any] = {}
     response: Text | None = None
     response_tokens: list[Annotated[int, Field(ge=0)]] | None = None
     finish_reason: str | None = None
@@ -136,6 +139,7 @@ def _lines(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
                 stopped=x.finish_reason in (None, "stop"),
                 tokens=x.response_tokens,
                 advantage=x.advantage or 0.0,
+                template=x.template,
             )
         )
     return rows
