@@ -406,6 +406,25 @@ def test_a_system_message_and_arguments_of_the_template_reach_model_records_and_
     assert pure_files(Path(other.out)) == before
 
 
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}, "t0.6-p0.95-k20"),  # as Qwen3's
+        ({"temperature": 0.7, "top_p": 0.9}, "t0.7"),
+        ({"temperature": 0.7, "do_sample": False}, "t0"),
+        ({"temperature": 1, "min_p": 0.1, "top_k": 0}, "t1-p1-m0.1"),
+    ],
+)
+def test_the_models_own_setting_is_named_by_its_numbers(world: Path, tmp_path: Path, said: dict, name: str) -> None:
+    folder = Path(shutil.copytree(world / "external", tmp_path / "model"))
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    plan = make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
+    assert {c.cell.setting for c in plan.cells} == {name}
+    (folder / "generation_config.json").write_text("{}")
+    with pytest.raises(BadInput, match="recommends no temperature"):
+        make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
+
+
 def test_greedy_takes_one_sample_and_one_text_is_no_alarm(world: Path, tmp_path: Path) -> None:
     settings, key = "t0,t1-p1-k1", {"model": str(world / "external"), "judge": "none", "benchmarks": "sums"}
     run(_options(world, tmp_path / "one", settings=settings, **key))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stapo_results.answers import INSTRUCTION
@@ -44,19 +46,41 @@ def _decoding_of(name: str, max_tokens: int) -> Decoding | None:
     return Decoding(t, p, max_tokens, k, least) if t > 0 < p <= 1 >= least and name == shortest and not own else None
 
 
-def parse_settings(text: str, max_tokens: int = MAX_TOKENS) -> dict[str, Decoding]:
+def card_setting(folder: Path) -> str:
+    """The name of what a model's generation_config.json recommends, as t0.6-p0.95-k20.
+
+    Raises:
+        BadInput: it names no temperature.
+    """
+    path = folder / "generation_config.json"
+    said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if "temperature" not in said:
+        raise BadInput("--settings card: the model recommends no temperature", found=path,
+                       next_step="name the setting by its numbers, as t0.6-p0.95-k20")  # fmt: skip
+    name = f"t{said['temperature']:g}-p{said.get('top_p', 1):g}"
+    name += f"-k{k}" if (k := said.get("top_k", 0)) > 0 else ""
+    name += f"-m{least:g}" if (least := said.get("min_p") or 0) else ""
+    papers = {f"t{t:g}-p{p:g}": setting for setting, (t, p) in SETTINGS.items()}
+    return papers.get(name, name) if said.get("do_sample", True) else "t0"
+
+
+def parse_settings(text: str, max_tokens: int = MAX_TOKENS, card: str = "t0") -> dict[str, Decoding]:
     """`both`, or names of decoding settings joined by commas, with their decodings.
+
+    Args:
+        card: what the name "card" stands for.
 
     Raises:
         BadInput: for a setting that does not exist.
     """
     names = list(SETTINGS) if text == "both" else [s.strip() for s in text.split(",") if s.strip()]
+    names = [card if name == "card" else name for name in names]
     found = {n: decoding for n in names if (decoding := _decoding_of(n, max_tokens))}
     if not found or len(found) < len(set(names)):
         raise BadInput(
             "unknown decoding setting",
             found=", ".join(n for n in names if n not in found) or text,
-            expected=f"both, {', '.join(SETTINGS)}, t0, or another in its shortest form, as t0.6-p0.95-k20-m0.1",
+            expected=f"both, {', '.join(SETTINGS)}, t0, card, or another in its shortest form, as t0.6-p0.95-k20-m0.1",
             next_step="leave out --settings for both",
         )
     return found

@@ -67,8 +67,8 @@ class What:
     benchmarks: str = "all"
     """Names or .jsonl files joined by commas; `all` is the paper's six."""
     settings: str = "both"
-    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); t0 is greedy; any other as t0.8-p0.9, with -k20 for
-    top-k and -m0.1 for min-p."""
+    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); t0 is greedy; card is what the
+    model's generation_config.json recommends; any other as t0.8-p0.9, with -k20 for top-k and -m0.1 for min-p."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
     """hf: transformers, deterministic on a CPU. vllm: needs its own environment. openai: endpoints, see --url."""
     n: int = 0

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stapo_eval.decoding import Decoding, parse_settings
+from stapo_eval.decoding import Decoding, card_setting, parse_settings
 from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
@@ -116,6 +116,8 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     # what may take a download, or a hash of all weights, comes when the rest is right
     judge, prompt = find_judge(options) if judged else (None, None)
     model, revisions = _model(options, known)
+    if "card" in listed(options.settings):
+        settings = parse_settings(options.settings, options.max_tokens, card_setting(model.folder))
     labels = _labels(options, model)
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
     out = Path(options.out or default)

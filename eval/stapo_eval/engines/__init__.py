@@ -37,9 +37,17 @@ def make_engine(
         check_files(model)
         how: dict[str, Any] = {"dtype": dtype, "max_model_len": options.max_model_len}
         if kind == "hf":
+            import torch
+
             from stapo_eval.engines.hf import HfEngine as Local
 
             how |= {"threads": threads, "rows": rows}
+            if torch.cuda.is_available():
+                print(
+                    "note: --engine hf is made for a CPU; --engine vllm takes every GPU here",
+                    file=sys.stderr,
+                    flush=True,
+                )
         else:
             from stapo_eval.engines.vllm import VllmEngine as Local
 
