@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from stapo_repro.tokens.log import load
 from stapo_results import store, terminal, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample, Verdict
@@ -92,6 +93,37 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "data.jsonl", LINES)
     probe(options(model, folder), say=quiet)
     return folder
+
+
+def test_a_mask_of_ones_own_and_the_random_one_on_responses_that_exist(
+    model: Path, finished: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("""
+import math
+from stapo_training.selection.selectors import Selection
+
+def full(stats, *, tau_p, pool=None):
+    rare_N = stats.response_N & (stats.advantage_N > 0) & (stats.logprob_N.double().exp() < tau_p)
+    return Selection(stats.response_N & ~rare_N, rare_N, math.inf)
+""")
+    write(tmp_path / "data.jsonl", LINES)
+    logs = {}
+    for name in (f"{mine}:full", "silence_low_probability", "silence_random"):
+        o = options(model, tmp_path, out=tmp_path / name.rpartition(":")[2], selector=name)
+        probe(o, say=quiet)
+        logs[name] = load(o.out)
+    s2t, (full, ours, random) = load(finished / "out"), logs.values()
+    for log in logs.values():  # which tokens are rare, and S2T's threshold, no mask changes
+        assert np.array_equal(log.rows["rare"], s2t.rows["rare"])
+        assert np.array_equal(log.rows["tau_h"], s2t.rows["tau_h"], equal_nan=True)
+    assert np.array_equal(full.silenced, ours.silenced)
+    assert full.silenced.sum() == s2t.rows["rare"].sum() > random.silenced.sum() > 0
+    assert full.part_names == ("the mask would silence", "the mask would keep")
+    assert full.record is not None
+    assert full.record.revisions["selector"] == f"sha256:{store.sha256_file(mine)}"
+    with pytest.raises(BadInput, match="selector"):
+        probe(options(model, tmp_path, out=tmp_path / "none", selector="silence_all"), say=quiet)
 
 
 def test_a_cpu_scores_few_tokens_at_a_time_and_the_record_says_how_many(model: Path, tmp_path: Path) -> None:

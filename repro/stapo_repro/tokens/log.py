@@ -111,8 +111,10 @@ class LoggedRun:
     @property
     def part_names(self) -> tuple[str, str]:
         """What the two parts of the rare tokens are called: those silenced, those kept."""
-        did = self.masks_rare and not self.is_probe
-        return ("silenced", "kept") if did else ("S2T would silence", "S2T would keep")
+        if self.masks_rare and not self.is_probe:
+            return "silenced", "kept"
+        who = "the mask" if self.masks_rare and self.header.selector != "silence_spurious" else "S2T"
+        return f"{who} would silence", f"{who} would keep"
 
     @cached_property
     def below(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`stapo-train probe`: a model's own numbers at the tokens of existing responses, and what S2T would silence.
+"""`stapo-train probe`: a model's own numbers at the tokens of existing responses, and what a mask would silence.
 
 OUT/run.json                  schema.Run, kind "probe"
 OUT/token_log/                the token log (stapo_results.token_log); a step is a mini-batch of responses
@@ -16,6 +16,8 @@ from stapo_results import provenance, runs, store, terminal, token_log
 from stapo_results.errors import BadInput
 from stapo_results.terminal import Display
 from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
+from stapo_training.methods import SelectorConfig, selector_from
+from stapo_training.selection import own
 
 _PLACES = ("model", "data", "out")
 """Options that say where something is; a run's revisions say what was there."""
@@ -35,6 +37,8 @@ class ProbeOptions:
     """A token of a response with a positive advantage is rare below this probability."""
     q: float = 0.75
     """The share of a mini-batch's rare tokens that S2T silences, those of lowest entropy."""
+    selector: str = "silence_spurious"
+    """The mask: of ours by name, or FILE.py:FUNCTION. tau_p and q are given to it."""
     mini_batch: int = 512
     """Responses, in the order of the file, that share one entropy threshold."""
     mode: Literal["on", "full"] = "on"
@@ -45,6 +49,11 @@ class ProbeOptions:
     """Of weights and hidden states; the statistics are float32."""
     batch_tokens: int = 0
     """Tokens scored at a time, padding included; if 0, 16,384 on a GPU and 1,024 on a CPU, where padding costs."""
+
+    @property
+    def mask(self) -> SelectorConfig:
+        """Raises BadInput for no such selector, or one that cannot be loaded."""
+        return selector_from({"name": self.selector, "tau_p": self.tau_p, "q": self.q})
 
     def check(self) -> None:
         """Raises BadInput for a number out of range."""
@@ -75,6 +84,7 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     from stapo_training.token_log.writer import write_step
 
     o.check()
+    mask = o.mask
     runs.check_folder(o.out, "--out")
     model = encoding.find_model(o.model)
     rows = responses.read(o.data)
@@ -82,12 +92,13 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     o = replace(o, batch_tokens=o.batch_tokens or (16_384 if device == "cuda" else 1_024))
     config = asdict(o) | {p: str(getattr(o, p)) for p in _PLACES}
+    own_file = {"selector": f"sha256:{store.sha256_file(own.file_of(mask.name))}"} if own.is_own(mask.name) else {}
     run = provenance.new_run(
         "probe",
         config | {"device": device, "threads": torch.get_num_threads()},
         seeds={},
         deterministic=device == "cpu",
-        revisions=model.revisions | {"data": f"sha256:{store.sha256_file(o.data)}"},
+        revisions=model.revisions | own_file | {"data": f"sha256:{store.sha256_file(o.data)}"},
     )
     log, total = o.out / FOLDER, len(tokens)
     of_step = dict(enumerate((slice(i, min(i + o.mini_batch, total)) for i in range(0, total, o.mini_batch)), 1))
@@ -103,7 +114,7 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
                 scorer = Scorer(model, dtype=o.dtype, device=device)
                 scorer.check(tokens[0])
                 header = LogHeader(
-                    mode=o.mode, selector="silence_spurious", tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary
+                    mode=o.mode, selector=own.label(mask.name), tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary
                 )
                 for step, members in missing.items():
 
@@ -112,7 +123,7 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
                         display.show(f"{before + in_hand:,} of {total:,} responses", (before + in_hand) / total)
 
                     scores = scorer.score(tokens[members], batch_tokens=o.batch_tokens, done=show)
-                    batch = scored_mini_batch(step, rows[members], tokens[members], scores, header)
+                    batch = scored_mini_batch(step, rows[members], tokens[members], scores, mask)
                     part = logged(batch, o.mode, header.watch, o.most_rows)
                     write_step(log, step, [part], header, most_rows=o.most_rows)
                     done += members.stop - members.start

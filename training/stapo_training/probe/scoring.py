@@ -1,4 +1,4 @@
-"""A model's own numbers at the tokens of responses, one forward pass a sequence, and S2T's verdict on them."""
+"""A model's own numbers at the tokens of responses, one forward pass a sequence, and a mask's verdict on them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from stapo_results.errors import BadInput
-from stapo_results.token_log import LogHeader
+from stapo_training.methods import SelectorConfig
 from stapo_training.probe.encoding import EncodedTokens, ModelFolder
 from stapo_training.probe.responses import Response
 from stapo_training.selection.selectors import silence_spurious
-from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution
+from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution, token_keys
 from stapo_training.token_log.rows import MiniBatch
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -112,14 +112,18 @@ def _on_cpu(found: TokenDistribution) -> TokenDistribution:
     return TokenDistribution(*(v.cpu() for v in vars(found).values()))
 
 
+def _offsets(end_B: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.append(0, end_B))
+
+
 def scored_mini_batch(
     step: int,
     responses: Sequence[Response],
     tokens: Sequence[EncodedTokens],
     scores: TokenDistribution,
-    header: LogHeader,
+    mask: SelectorConfig,
 ) -> MiniBatch:
-    """Responses, their ids and scores with S2T's selection.
+    """Responses, their ids and scores with what a mask selects; rare tokens and threshold are S2T's, as in training.
 
     There is no update and no old policy: every ratio is 1, and the clip cuts nothing.
 
@@ -129,24 +133,27 @@ def scored_mini_batch(
     response_B = np.array([len(t.response) for t in tokens])
     total = int(response_B.sum())
     advantage_N = np.repeat(np.array([r.advantage for r in responses], np.float32), response_B)
+    ids = np.concatenate([ids for t in tokens for ids in (t.prompt, t.response)])
+    end_B = np.cumsum([len(t.prompt) + len(t.response) for t in tokens])
     stats = TokenStats(
         logprob_N=scores.logprob_T,
         entropy_N=scores.entropy_T,
         advantage_N=torch.from_numpy(advantage_N),
         response_N=torch.ones(total, dtype=torch.bool),
+        key_N=token_keys(torch.from_numpy(ids), _offsets(end_B), _offsets(np.cumsum(response_B)), mask.seed),
     )
     if problem := stats.problem(f"mini-batch {step}"):
         problem.next_step = "check the model's weights, or score with --dtype fp32"
         raise problem
-    selection = silence_spurious(stats, tau_p=header.tau_p, q=header.q)
-    rare_N, logprob_N = selection.candidate_N.numpy(), scores.logprob_T.numpy()
+    chosen, s2t = mask.select(stats), silence_spurious(stats, tau_p=mask.tau_p, q=mask.q)
+    rare_N, logprob_N = s2t.candidate_N.numpy(), scores.logprob_T.numpy()
     return MiniBatch(
         step=step,
         number=1,
         prompt_id_B=[r.prompt_id for r in responses],
         sample_B=[r.sample for r in responses],
-        ids=np.concatenate([ids for t in tokens for ids in (t.prompt, t.response)]),
-        end_B=np.cumsum([len(t) for t in tokens]),
+        ids=ids,
+        end_B=end_B,
         response_B=response_B,
         response_N=np.ones(total, bool),
         advantage_N=advantage_N,
@@ -157,10 +164,10 @@ def scored_mini_batch(
         clipped_N=np.zeros(total, bool),
         collision_N=scores.collision_T.numpy(),
         rare_N=rare_N,
-        silenced_N=~selection.keep_N.numpy(),
+        silenced_N=~chosen.keep_N.numpy(),
         top_id_NK=scores.top_id_TK.numpy().astype(np.int32),
         top_logprob_NK=scores.top_logprob_TK.numpy(),
-        tau_h=selection.threshold if rare_N.any() else None,
+        tau_h=s2t.threshold if rare_N.any() else None,
         old_logprob_N=logprob_N,
         sampler_logprob_N=np.full(total, np.nan, np.float32),
         mismatched_N=np.zeros(total, bool),

@@ -103,7 +103,7 @@ def _own_method(override: str) -> list[str]:
     except (OSError, YAMLError, OmegaConfBaseException, TypeError) as e:
         raise BadInput(f"{path}: this is no overlay of a method", found=message_of(e),
                        expected="a YAML file such as those of configs/method, without a list of defaults",
-                       next_step="docs/testbed.md shows one") from None  # fmt: skip
+                       next_step="docs/mask.md shows one") from None  # fmt: skip
     values = {"run.method": path.stem} | dict(_leaves(found))
     if values["run.method"] in (taken := [*choices("method"), "base"]):
         raise BadInput(
