@@ -17,12 +17,14 @@ from stapo_repro.tokens.masks import Array, Sums, interval
 from stapo_results.statistics import Number, holm
 from stapo_results.store import read, read_json
 from studies import command
+from studies.worth.bins import bins
+from studies.worth.figure import worth_map
 from studies.worth.record import KINDS, WORTH, TokenWorth
 
 FILE = Path(__file__).with_name("claims.json")
 RECORDS = command.RECORDS / "worth"
-_RATES = ((0.0, 1e-5), (1e-5, 1e-4), (1e-4, 5e-4), (5e-4, 2e-3), (2e-3, 0.05), (0.05, 1.01))
-_ENTROPIES = ((0.0, 0.1), (0.1, 0.5), (0.5, 1.0), (1.0, 2.0), (2.0, math.inf))
+_TITLES = {"paper": "planted words of the world paper", "costly": "planted words of the world costly",
+           "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}  # fmt: skip
 
 
 class WorthClaim(BaseModel):
@@ -129,16 +131,11 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
         for name, which in of.items() if which.any()
     ]  # fmt: skip
     lines = [*grid(("Tokens", "Measured", "Q", "V", "Q - V"), rows), "", "Q - V by probability, down, and entropy:", ""]
-    p, h = (np.array([getattr(t, name) for t in tokens]) for name in ("probability", "entropy"))
-    gain = np.array([(t.right_with - t.right_without) / t.of for t in tokens])
-    cells = []
-    for low, high in _RATES:
-        which = [(p >= low) & (p < high) & (h >= a) & (h < b) for a, b in _ENTROPIES]
-        cells.append(
-            [f"{low:g} to {min(high, 1):g}", *(f"{gain[w].mean():+.2f} ({w.sum()})" if w.any() else "" for w in which)]
-        )
-    head = ("p", *(f"{a:g} to {b:g} nats" if b < math.inf else f"above {a:g}" for a, b in _ENTROPIES))
-    return [*lines, *grid(head, cells), ""]
+    rows_of: dict[str, list[str]] = {}
+    for b in (cells := bins(tokens)):
+        rows_of.setdefault(b.rate, [b.rate]).append(f"{b.worth.mean:+.2f} ({b.tokens})" if b.tokens else "")
+    head = ("p", *(f"{name} nats" for name in dict.fromkeys(b.entropy for b in cells)))
+    return [*lines, *grid(head, list(rows_of.values())), ""]
 
 
 def add(files: dict[Path, bytes]) -> None:
@@ -161,3 +158,5 @@ def add(files: dict[Path, bytes]) -> None:
     for name, tokens in measured.items():
         lines += [f"## {name}", "", *section(tokens)]
     files[command.TABLES / "worth.md"] = "\n".join(lines).encode()
+    drawn = [worth_map(name, f"What a token is worth: {_TITLES[name]}", tokens) for name, tokens in measured.items()]
+    command.add_figures(files, "worth", drawn)

@@ -10,6 +10,7 @@ import pytest
 
 from stapo_results.store import read
 from studies.worth import page
+from studies.worth.bins import bins
 from studies.worth.measure import answered, drawn, kinds
 from studies.worth.record import KINDS, WORTH, TokenWorth
 
@@ -94,5 +95,19 @@ def test_fillers_of_paper_are_worth_nothing() -> None:
 def test_the_committed_page_is_of_the_committed_measurements() -> None:
     files: dict[Path, bytes] = {}
     page.add(files)
-    ((path, data),) = files.items()
-    assert data == path.read_bytes()
+    assert {p.name for p in files} == {"worth.md", "README.md", "worth_paper.svg", "worth_costly.svg"}
+    for path, data in files.items():
+        assert data == path.read_bytes()
+
+
+def test_bins_by_hand() -> None:
+    tokens = [token(right=(1, 3), problem="a", probability=0.001, entropy=0.3),
+              token(right=(4, 2), problem="b", probability=0.0019, entropy=0.4),
+              token("kept", "b", (4, 0), probability=0.001, entropy=2.0)]  # fmt: skip
+    found = {(b.rate, b.entropy): b for b in bins(tokens) if b.tokens}
+    assert {k: (b.tokens, b.worth.mean) for k, b in found.items()} == {
+        ("0.0005 to 0.002", "0.1 to 0.5"): (2, 0.0),  # (-2/4 + 2/4) / 2
+        ("0.0005 to 0.002", "above 2"): (1, 1.0),
+    }
+    low = found["0.0005 to 0.002", "0.1 to 0.5"].worth
+    assert (low.low, low.high) == (-0.5, 0.5)  # problem "a" twice, or "b" twice
