@@ -4,7 +4,9 @@ import time
 
 import pytest
 
-from stapo_training.reward import VERIFIERS, compute_score
+from stapo_results.errors import BadInput
+from stapo_training.reward import NOISE, VERIFIERS, compute_score, noise_from
+from stapo_training.start.configuration import compose
 
 HOSTILE = {
     "huge": "x" * 20_000_000,
@@ -44,6 +46,33 @@ def test_a_gold_of_any_length_is_compared_within_a_second() -> None:
     began = time.process_time()
     assert compute_score("mini-add", "Answer: 42", "$" * 2000 + "{" * 2000)["score"] == -1.0
     assert time.process_time() - began < 1.0
+
+
+def test_a_noisy_reward_is_a_coin_in_its_share_and_what_was_right_stays() -> None:
+    right, wrong = r"\boxed{42}", r"\boxed{41}"
+    seeds = range(4000)
+    for response, acc in ((right, True), (wrong, False)):
+        found = [compute_score("", response, "42", {"sample_seed": s}, noise=0.7) for s in seeds]
+        assert {f["acc"] for f in found} == {acc}
+        # 0.3 x (1 or 0) + 0.7 / 2 = 0.65 or 0.35; a standard deviation is 0.0075
+        assert sum(f["score"] > 0 for f in found) / len(found) == pytest.approx(0.65 if acc else 0.35, abs=0.03)
+        again = [compute_score("", response, "42", {"sample_seed": s}, noise=0.7)["score"] for s in seeds]
+        assert again == [f["score"] for f in found]
+        assert compute_score("", response, "42", {}, noise=0.7)["score"] == (1.0 if acc else -1.0)  # a validation's
+
+
+@pytest.mark.parametrize(("hardware", "noise", "refused"), [
+    ("cpu", 0.7, ""), ("cpu", 1, "no share"), ("cpu", "much", "no share"), ("1gpu", 0.7, "seed of each sample"),
+])  # fmt: skip
+def test_where_the_rollout_gives_no_seed_a_noisy_reward_is_refused(hardware: str, noise: object, refused: str) -> None:
+    config = compose(
+        ["method=stapo", "size=mini", f"hardware={hardware}", "run.out=o", "run.base=b", f"+{NOISE}={noise}"]
+    )
+    if not refused:
+        assert noise_from(config) == noise
+        return
+    with pytest.raises(BadInput, match=refused):
+        noise_from(config)
 
 
 def test_no_state_between_calls() -> None:

@@ -18,7 +18,7 @@ METHODS = "methods"
 """Short runs of the methods beyond the paper's."""
 ENGINES = "engines"
 """Cells of `real` once more, by another engine."""
-APART = ("testbed", "labels", METHODS, ENGINES, "worth")
+APART = ("testbed", "labels", METHODS, ENGINES, "worth", "noise")
 """Folders of results/records with experiments of their own: in no table or figure of the others, and no estimate."""
 
 

@@ -8,19 +8,27 @@
 - `answer_line`: only an "Answer:" line (DAPO's original rule).
 
 Whatever the verifier, each sample says whether its last box, read as the evaluation reads it, contradicts the score.
+
+`noise` is the share of a training's responses whose score is a fair coin, by the sample's own seed: a reward that tells
+less of the answer. What the verifier found (`acc`, validation) does not change. A CPU's rollout alone gives the seed.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from stapo_results.answers import last_boxed, normalise_gold
 from stapo_results.errors import BadInput
+from stapo_results.seeds import derive_seed
 
 PATH = "pkg://stapo_training.reward"
 """The value of reward.custom_reward_function.path that names this file."""
 VERIFIER = "reward.custom_reward_function.reward_kwargs.verifier"
 VERIFIERS = ("strict_box", "fallback", "answer_line")
+NOISE = "reward.custom_reward_function.reward_kwargs.noise"
+SAMPLE_SEED = "sample_seed"
+"""Of `extra_info`: the seed of a training's sample, where the rollout gives it."""
 MISJUDGED = ("box_right_scored_wrong", "box_wrong_scored_right")
 """What the reward says of each sample, and each step's metrics count."""
 _LONGEST = 2000
@@ -47,12 +55,30 @@ def verifier_from(config: Any) -> str | None:
     return name
 
 
+def noise_from(config: Any) -> float:
+    """The noise that a composed configuration names; 0 for none.
+
+    Raises:
+        BadInput: for no share below 1, or a rollout that gives the reward no seed.
+    """
+    chosen = config.reward.custom_reward_function
+    noise = chosen.reward_kwargs.get("noise", 0) if chosen.path == PATH else 0
+    rollout = config.actor_rollout_ref.rollout.name
+    if not isinstance(noise, int | float) or not 0 <= noise < 1:
+        raise BadInput(f"{NOISE} is no share", found=noise, expected="0 up to 1, without 1", next_step=f"{NOISE}=0.5")
+    if noise and rollout != "stapo_cpu":
+        raise BadInput("a noisy reward needs the seed of each sample", found=f"the rollout {rollout}",
+                       expected="hardware=cpu", next_step=f"leave out {NOISE}")  # fmt: skip
+    return float(noise)
+
+
 def compute_score(
     data_source: str,
     solution_str: str,
     ground_truth: str,
     extra_info: dict[str, Any] | None = None,
     verifier: str = "strict_box",
+    noise: float = 0.0,
     **_: Any,
 ) -> dict[str, Any]:
     """Score one response.
@@ -73,4 +99,7 @@ def compute_score(
     box = last_boxed(solution_str[start : start + _LONGEST])
     right = box is not None and normalise_gold(box) == normalise_gold(str(ground_truth))
     misjudged = (right and not found["acc"], box is not None and not right and found["acc"])
+    if noise and SAMPLE_SEED in (extra_info or {}):
+        luck = random.Random(derive_seed(extra_info[SAMPLE_SEED], "noise"))  # type: ignore[index]
+        found["score"] = luck.choice((1.0, -1.0)) if luck.random() < noise else found["score"]
     return found | dict(zip(MISJUDGED, misjudged, strict=True))

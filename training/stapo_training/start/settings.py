@@ -61,6 +61,7 @@ def check_settings(config: Any) -> Checks:
     checks.attempt("alarms", alarms_from, config.alarms)
     checks.attempt("loggers", check_loggers, config.trainer.logger)
     checks.attempt("verifier", reward.verifier_from, config)
+    checks.attempt("noise of the reward", reward.noise_from, config)
     for key in _FIXED:
         checks.attempt(key, check_fixed, config, key)
     return checks

@@ -24,6 +24,7 @@ from stapo_results.errors import RunFailed
 from stapo_results.generation import Drawing, generate
 from stapo_results.schema import SETTINGS
 from stapo_results.seeds import derive_seed
+from stapo_training.reward import SAMPLE_SEED
 from stapo_training.verl_ext.platform import fix_arithmetic
 from stapo_training.verl_ext.step_tokens import stop_tokens
 from stapo_training.verl_ext.transfer import TIED
@@ -148,10 +149,12 @@ class LocalRollout:
             ids = self.builder.build_initial_tokens(list(row["raw_prompt"]))
             rows += [row | {"session_id": i} for i in range(settings.n)]
             tokens += [ids] * settings.n
-        responses = self._sample(rows, tokens, settings, validate)
+        seeds = [sample_seed(self.config, row, validate, self.setting) for row in rows]
+        responses = self._sample(seeds, tokens, settings)
         keys, fields, tags = [], [], []
         status = dict.fromkeys((row["uid"] for row in rows), "finished")
-        for row, prompt, response, reward in zip(rows, tokens, responses, self._scored(rows, responses), strict=True):
+        rewards = self._scored(rows, responses, [] if validate else seeds)
+        for row, prompt, response, reward in zip(rows, tokens, responses, rewards, strict=True):
             if isinstance(reward, BaseException):
                 _log.error("no reward for sample %d of prompt %s", row["session_id"], row["uid"], exc_info=reward)
                 status[row["uid"]] = "failure"
@@ -166,9 +169,8 @@ class LocalRollout:
         ended = [{"is_prompt": True, "status": s, "global_steps": step} for s in status.values()]
         tq.kv_batch_put(keys=list(status), partition_id=partition, tags=ended)
 
-    def _sample(self, rows: list[dict], prompts: list[list[int]], settings: Any, validate: bool) -> list[Any]:
+    def _sample(self, seeds: list[int], prompts: list[list[int]], settings: Any) -> list[Any]:
         temperature, top_p = SETTINGS[self.setting] if self.setting else (settings.temperature, settings.top_p)
-        seeds = [sample_seed(self.config, row, validate, self.setting) for row in rows]
         return generate(
             self.model,
             prompts,
@@ -179,8 +181,11 @@ class LocalRollout:
             rows=self.rollout.max_num_seqs,
         )
 
-    def _scored(self, rows: list[dict], responses: list[Any]) -> list[Any]:
+    def _scored(self, rows: list[dict], responses: list[Any], seeds: list[int]) -> list[Any]:
         """The reply of veRL's reward manager to each response, or the exception that it raised.
+
+        Args:
+            seeds: of a training's samples, for the reward; none of a validation.
 
         Raises:
             RunFailed: none has come for `run.rollout_limit_s` seconds.
@@ -188,8 +193,9 @@ class LocalRollout:
         limit = float(self.config.run.rollout_limit_s)
 
         async def all_of_them() -> list[Any]:
-            pairs = zip(rows, responses, strict=True)
-            asked = [asyncio.ensure_future(self.rewards.run_single(_asked(row, r))) for row, r in pairs]
+            known = [{SAMPLE_SEED: seed} for seed in seeds] or [{}] * len(rows)
+            each = zip(rows, responses, known, strict=True)
+            asked = [asyncio.ensure_future(self.rewards.run_single(_asked(row, r, more))) for row, r, more in each]
             waiting = set(asked)
             while waiting:
                 done, waiting = await asyncio.wait(waiting, timeout=limit)
@@ -208,10 +214,10 @@ class LocalRollout:
         return self.rewards.loop.run_until_complete(all_of_them())
 
 
-def _asked(row: Mapping[str, Any], response: Any) -> DataProto:
+def _asked(row: Mapping[str, Any], response: Any, more: Mapping[str, Any]) -> DataProto:
     """A response as veRL's reward managers read it; extra_info is a copy, since they write into it."""
     ids = torch.tensor([response.token_ids])
-    values = {k: np.array([v], dtype=object) for k, v in {**row, "extra_info": dict(row["extra_info"])}.items()}
+    values = {k: np.array([v], dtype=object) for k, v in {**row, "extra_info": {**row["extra_info"], **more}}.items()}
     return DataProto.from_dict({"responses": ids, "attention_mask": torch.ones_like(ids)}, values)
 
 

@@ -1,0 +1,113 @@
+"""The page: the claims, accuracy by arm, and the dose-response beside the testbed's trainings without noise."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from stapo_repro import labels
+from stapo_repro.read import TrainingRun, load_training_runs
+from stapo_repro.statistics import ALPHA, tost_p
+from stapo_repro.text import grid, number_shown, p_shown
+from stapo_results.sizes import of_world
+from stapo_results.statistics import Number, holm, over_seeds
+from studies import command
+from studies.noise.request import NoiseClaim, NoiseClaims, label, load
+
+RECORDS = command.RECORDS / "noise"
+WITHOUT = command.RECORDS / "testbed" / "costly"
+MEASURES = {
+    "longer t1.0": "Longer problems, T = 1.0 (%)",
+    "longer t0.7": "Longer problems, T = 0.7 (%)",
+    "useful, late": "Useful words per 100 responses, late",
+}
+_SERIES = {"longer t1.0": "val-core/mini-add-hard/acc/mean@8", "longer t0.7": "val-t0.7/mini-add-hard/acc/mean@8"}
+_SHOWN = [(m, x) for m in ("justrl", "stapo-random") for x in ("longer t1.0", "useful, late")]
+Values = dict[str, dict[str, dict[int, float]]]
+"""arm -> measure -> seed -> a number, in points or words per 100 responses."""
+
+
+def value(run: TrainingRun, measure: str, first: int) -> float | None:
+    """One number of a run; None where it was not logged or the run is not done."""
+    if run.status != "done":
+        return None
+    if measure in _SERIES:
+        found = [v for step, v in run.series(_SERIES[measure]).items() if step >= first]
+    else:
+        rates = run.series("useful_rate")
+        found = [v for step, v in rates.items() if step > 0.75 * max(rates)]
+    return 100 * fmean(found) if found else None
+
+
+def values(runs: Sequence[TrainingRun], names: Mapping[str, str], first: int) -> Values:
+    """names: an arm -> the method label of its runs."""
+    found: Values = defaultdict(lambda: defaultdict(dict))
+    for arm, method in names.items():
+        for run in (r for r in runs if r.method == method):
+            for m in MEASURES:
+                if (x := value(run, m, first)) is not None:
+                    found[arm][m][run.seed] = x
+    return found
+
+
+def minus(found: Values, first: str, second: str, measure: str) -> Number:
+    """First minus second, paired by the seeds that both have; no number without one."""
+    a, b = found[first][measure], found[second][measure]
+    both = sorted(a.keys() & b.keys())
+    return over_seeds([a[s] - b[s] for s in both]) if both else Number()
+
+
+def judged(claims: Sequence[NoiseClaim], found: Values, seeds: int) -> list[tuple[Number, float, str]]:
+    """Of each claim STAPO's difference, its p after Holm, and the verdict; "not run" unless every seed is there."""
+    numbers = [minus(found, "stapo", c.against, c.measure) for c in claims]
+    if any(len(n.seeds) < seeds for n in numbers):
+        return [(n, math.nan, "not run") for n in numbers]
+    adjusted = holm([tost_p(n, c.within) if c.within else n.p for n, c in zip(numbers, claims, strict=True)])
+    out = []
+    for c, n, p in zip(claims, numbers, adjusted, strict=True):
+        against = n.low > c.within or n.high < -c.within if c.within else n.mean < 0 and p < ALPHA
+        for_it = p < ALPHA and (bool(c.within) or n.mean > 0)
+        out.append((n, p, "holds" if for_it else "fails" if against else "undecided"))
+    return out
+
+
+def add(files: dict[Path, bytes]) -> None:
+    """Add results/tables/noise.md from the committed records."""
+    c = load()
+    size = of_world(c.world)
+    runs = [r for r in load_training_runs([RECORDS]) if r.size == size] if RECORDS.exists() else []
+    without = [r for r in load_training_runs([WITHOUT]) if r.size == size]
+    lines = ["# A noisy reward", "", c.question, "", c.rule, "", c.pilot.rule, "", c.expected, "", *_claims(c, runs)]
+    lines += ["", "## Dose-response", "", "Ratio: how many times as likely a useful word makes a reward of +1. The "
+              "trainings without noise are the testbed's, of 40 steps and other seeds.", ""]  # fmt: skip
+    rows = []
+    for noise, n in sorted(c.noises.items(), reverse=True):
+        found = values(runs, {m: label(m, noise) for m in c.arms}, c.first)
+        rows.append([noise, f"{n.ratio:g}", *_differences(c, found)])
+    rows.append(["0", "3.9", *_differences(c, values(without, {m: m for m in c.arms}, c.first))])
+    head = ["Noise", "Ratio", *(f"STAPO minus {labels.method_label(m)}: {MEASURES[x]}" for m, x in _SHOWN)]
+    files[command.TABLES / "noise.md"] = "\n".join([*lines, *grid(head, rows), ""]).encode()
+
+
+def _differences(c: NoiseClaims, found: Values) -> list[str]:
+    numbers = [minus(found, "stapo", m, x) for m, x in _SHOWN]
+    return [f"{number_shown(n, 1, sign=True)}, {len(n.seeds)} seeds" if n.known else "not run" for n in numbers]
+
+
+def _claims(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
+    noise = str(c.pilot.noise)
+    found = values(runs, {m: label(m, noise) for m in c.arms}, c.first)
+    rows = []
+    for claim, (n, p, verdict) in zip(c.claims, judged(c.claims, found, len(c.noises[noise].seeds)), strict=True):
+        difference = f"STAPO minus {labels.method_label(claim.against)}"
+        number = number_shown(n, 1, sign=True) if n.known else "not run"
+        rows.append([claim.claim, difference, number, "" if math.isnan(p) else p_shown(p), verdict])
+    lines = ["## Claims", "", *grid(("Claim", "Difference", "Points", "p after Holm", "It"), rows, 2), ""]
+    means = []
+    for arm in c.arms:
+        texts = [number_shown(over_seeds([*by.values()]), 1) if (by := found[arm][m]) else "not run" for m in MEASURES]
+        means.append([labels.method_label(arm), *texts])
+    return [*lines, *grid(("", *MEASURES.values()), means)]
