@@ -187,11 +187,7 @@ class FetchedModels(FromHub):
     hardware = ("cpu", *MACHINES)
     options = (*FromHub.options, "weights")
 
-    def steps(self) -> int:
-        return cost.STEPS
-
-    def judge(self) -> str:
-        return "none"
+    steps, judge = Origin.steps, Origin.judge
 
     def _folder(self, r: CellRequest, size: str) -> Path:
         return r.out / "fetch" / size
