@@ -300,7 +300,7 @@ def _open_and_train(config: Any, command: str, found: Preflight) -> int:
         checkpoint = folder.last_checkpoint()
         whole = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
         _set_places(config, folder, checkpoint, command)
-        if found.counted and not found.longer:  # veRL would ask the tokenizer for every prompt once more
+        if found.longer == 0:  # veRL would ask the tokenizer for every prompt once more
             config.data.filter_overlong_prompts = False
         start = checkpoint.name if checkpoint else "the start"
         with _status_at_end(config, out), open_run.working(start, resume=f"to resume: {command}", config=longer):

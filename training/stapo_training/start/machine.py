@@ -71,15 +71,14 @@ class Node:
 class Preflight:
     """What the checks found of a run; None is what a failed check would have given.
 
-    prompts: of training, without those that are `longer` than data.max_prompt_length. counted: whether a tokenizer
-    was there to tell. validation: samples of one.
+    prompts: of training, without those that are `longer` than data.max_prompt_length (None: no tokenizer could tell).
+    validation: samples of one.
     """
 
     checks: Checks
     files: list[Path] = field(default_factory=list)
     prompts: int | None = 0
-    longer: int = 0
-    counted: bool = False
+    longer: int | None = None
     validation: int = 0
     card: str | None = None
     shape: Shape | None = None
@@ -99,7 +98,6 @@ def examine(config: Any) -> Preflight:
     checks = found.checks
     model = checks.attempt("model", check_model, config)
     tokenizer = model and checks.attempt("tokenizer", find_tokenizer, config)
-    found.counted = bool(tokenizer)
     for kind in ("train_files", "val_files"):
         names, ids, lengths = config.data[kind], list[str | None](), list[int]()
         for path in map(Path, [names] if isinstance(names, str) else names):
@@ -119,8 +117,8 @@ def examine(config: Any) -> Preflight:
         if kind == "val_files":
             found.validation = len(taken) * int(a.rollout.val_kwargs.n)
         elif found.prompts is not None:
-            found.longer = sum(n > config.data.max_prompt_length for n in taken)
-            found.prompts = len(taken) - found.longer
+            found.longer = sum(n > config.data.max_prompt_length for n in taken) if tokenizer else None
+            found.prompts = len(taken) - (found.longer or 0)
     checks.attempt("prompts", _check_prompts, config, found)
     # a hub model that is not cached may still have known facts, so that its run is planned
     if model := model or (a.model.path if a.model.path in KNOWN else None):
@@ -481,7 +479,7 @@ def _check_prompts(config: Any, found: Preflight) -> None:
     if prompts < batch:
         raise BadInput(
             "fewer prompts than one training batch",
-            found=f"{prompts} ({found.longer} more are longer than data.max_prompt_length)",
+            found=f"{prompts} ({found.longer or 0} more are longer than data.max_prompt_length)",
             expected=f"at least {batch}",
             next_step=f"more data, or data.train_batch_size={prompts} (and a mini-batch that divides it)",
         )

@@ -22,6 +22,7 @@ _FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"
 _WHOLE = "selectors, token log and attention need whole sequences and their logits"
 _OTHER = "the rollout would sample from another distribution than the trainer's probabilities are of"
 _LORA = "a LoRA trains few of the weights, and its checkpoint is no model; the paper trains all"
+_SOCKET = "the suite gives each run a socket of its own for veRL's naive transfer of weights alone"
 _FIXED: dict[str, tuple[Any, str]] = {
     **{
         f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size": (1, _WHOLE)
@@ -31,6 +32,7 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "actor_rollout_ref.model.lora_rank": (0, _LORA),
     "actor_rollout_ref.model.lora.rank": (0, _LORA),
     "actor_rollout_ref.model.lora_adapter_path": (None, _LORA),
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": ("naive", _SOCKET),
     "actor_rollout_ref.rollout.top_p": (1, _OTHER),
     "actor_rollout_ref.rollout.top_k": (-1, _OTHER),
     "algorithm.rollout_correction.rollout_rs": (
