@@ -67,6 +67,9 @@ def test_a_real_model_on_two_cores_and_on_a_gpu() -> None:
     assert whole["data"].endswith(f" --within-reach {model}")
     assert "run.steps=30" in whole["train/grpo-qwen2.5-coder-0.5b-s0"]
     assert "--engine vllm" in whole["eval/grpo-qwen2.5-coder-0.5b-s0"]
+    assert whole["eval/grpo-qwen2.5-coder-0.5b-s0"].endswith(
+        "--engine vllm --max-tokens 2048 --out o/eval/grpo-qwen2.5-coder-0.5b-s0"
+    )
     assert "--judge" not in whole["eval/grpo-qwen2.5-coder-0.5b-s0"]
     base = commands(asked("base/qwen2.5-coder-1.5b"))
     assert list(base) == ["benchmarks", "fetch/qwen2.5-coder-1.5b", "eval/base-qwen2.5-coder-1.5b", "tables", "figures"]

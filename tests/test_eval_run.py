@@ -423,6 +423,15 @@ def test_the_models_own_setting_is_named_by_its_numbers(world: Path, tmp_path: P
     (folder / "generation_config.json").write_text("{}")
     with pytest.raises(BadInput, match="recommends no temperature"):
         make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
+    (folder / "generation_config.json").write_text('{"temperature": 0.7, "repetition_penalty": 1.1}')
+    with pytest.raises(BadInput, match="repetition penalty"):
+        make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
+
+
+def test_an_argument_that_the_template_does_not_use_is_refused(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="enable_thoughts"):
+        run(_options(world, tmp_path, judge="none", template=("enable_thoughts=false",)))
+    assert not (tmp_path / "samples.jsonl").exists()
 
 
 def test_greedy_takes_one_sample_and_one_text_is_no_alarm(world: Path, tmp_path: Path) -> None:

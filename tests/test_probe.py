@@ -126,6 +126,13 @@ def full(stats, *, tau_p, pool=None):
         probe(options(model, tmp_path, out=tmp_path / "none", selector="silence_all"), say=quiet)
 
 
+def test_a_probe_without_a_right_and_a_wrong_response_to_one_prompt_says_so(model: Path, tmp_path: Path) -> None:
+    write(tmp_path / "data.jsonl", [{**LINES[0], "correct": True}, {**LINES[1], "correct": True}])
+    said: list[str] = []
+    probe(options(model, tmp_path), say=said.append)
+    assert "every advantage is 0" in said[0]
+
+
 def test_a_cpu_scores_few_tokens_at_a_time_and_the_record_says_how_many(model: Path, tmp_path: Path) -> None:
     write(tmp_path / "data.jsonl", LINES[:4])
     probe(options(model, tmp_path, batch_tokens=0), say=quiet)

@@ -162,6 +162,23 @@ def three(root: Path) -> Path:
     return root
 
 
+def test_what_is_on_record_and_in_no_column_is_named(tmp_path):
+    cell(tmp_path, "base", ["11", "10"])
+    synthetic.cell(tmp_path, "base", "mini-add", "t0.7-p0.8-k20", ["11", "10"])
+    cell(tmp_path, "base", ["11"], "mine")
+    notes = section(table(tmp_path)).footnotes
+    assert [n for n in notes if n.startswith("On record and not shown")] == [
+        "On record and not shown: mine at t1.0, mini-add at t0.7-p0.8-k20. Shown are t0.7, t1.0 on these benchmarks."
+    ]
+
+
+def test_an_average_has_the_fewest_samples_of_its_benchmarks(tmp_path):
+    cell(tmp_path, "base", ["1111", "1010"])
+    cell(tmp_path, "base", ["11", "10"], "mini-add-hard")
+    average = value(table(tmp_path), "base", "avg")
+    assert (average.samples, average.fewest_samples) == (2, 2)
+
+
 def test_methods_are_compared_and_holm_by_hand(tmp_path):
     t = table(three(tmp_path))
     compared = list(dict.fromkeys((d.method, d.against) for d in t.differences["miniature"]))

@@ -50,13 +50,16 @@ def card_setting(folder: Path) -> str:
     """The name of what a model's generation_config.json recommends, as t0.6-p0.95-k20.
 
     Raises:
-        BadInput: it names no temperature.
+        BadInput: it names no temperature, or a repetition penalty.
     """
     path = folder / "generation_config.json"
     said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if "temperature" not in said:
         raise BadInput("--settings card: the model recommends no temperature", found=path,
                        next_step="name the setting by its numbers, as t0.6-p0.95-k20")  # fmt: skip
+    if said.get("repetition_penalty", 1) != 1:
+        raise BadInput("--settings card: a repetition penalty is not supported", found=said["repetition_penalty"],
+                       next_step="name the setting without it, as t0.6-p0.95-k20")  # fmt: skip
     name = f"t{said['temperature']:g}-p{said.get('top_p', 1):g}"
     name += f"-k{k}" if (k := said.get("top_k", 0)) > 0 else ""
     name += f"-m{least:g}" if (least := said.get("min_p") or 0) else ""

@@ -169,7 +169,7 @@ def average(parts: Sequence[Score | None]) -> Score | str:
         return "seeds differ"
     pooled = average_estimate([p.estimate for p in have])
     estimate, se_problems, se_seeds = _over_seeds([p.matrix() for p in have], pooled)
-    worst = min(have, key=lambda p: p.fewest / p.estimate.samples)
+    worst = min(have, key=lambda p: (p.fewest / p.estimate.samples, p.estimate.samples))
     return Score(
         estimate=replace(estimate, samples=worst.estimate.samples),
         se_problems=se_problems,

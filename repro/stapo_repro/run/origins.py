@@ -211,6 +211,9 @@ class FetchedModels(FromHub):
             "data.max_response_length": REAL_QUICK_RESPONSE if r.quick else None,
         }
 
+    def _on_gpus(self, r: CellRequest, size: str) -> list[str]:
+        return [*super()._on_gpus(r, size), "--max-tokens", f"{REAL_QUICK_TOKENS if r.quick else REAL_TOKENS}"]
+
     def _base_model(self, r: CellRequest, m: Model) -> list[str]:
         return ["--model", f"{self._folder(r, m.size) / 'model'}", "--method", m.method, "--size", m.size]
 

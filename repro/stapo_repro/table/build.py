@@ -278,7 +278,7 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
     rows: list[Row] = []
     compared: list[tuple[str, Difference]] = []
 
-    every = (labels.BASE, *labels.METHODS)
+    every, mini, real = (labels.BASE, *labels.METHODS), list(labels.MINI_BENCHMARKS), list(labels.PAPER_BENCHMARKS)
 
     def add(id: str, title: str, size: str, benchmarks: Sequence[str], always: Sequence[str] = every) -> None:
         """`always`: models whose rows say so where they have no record."""
@@ -298,11 +298,16 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         rows.extend(mine)
         left = sum(c.record.cell.size == size for c in earlier)
         said = [f"{left} records of earlier checkpoints are not in this table."] if left else []
+        shown_here = {*mini, *real} if size == labels.MINI else {*benchmarks}
+        outside = {
+            f"{b} at {at}" for of, _, b, at in scores if of == size and (b not in shown_here or at not in SETTINGS)
+        }
+        if outside:
+            said.append(f"On record and not shown: {_join(outside)}. Shown are {_join(SETTINGS)} on these benchmarks.")
         sections.append(Section(id, title, size, list(benchmarks), [*footnotes(own), *said]))
         table = "the paper's three sizes" if theirs is not None else id
         compared.extend((id, d) for d in differences(own, size, methods, benchmarks, table))
 
-    mini, real = list(labels.MINI_BENCHMARKS), list(labels.PAPER_BENCHMARKS)
     for size, label in labels.REAL_SIZES.items():
         add(size, f"{label}, from 4-bit weights (none of the paper's models)", size, real, [labels.BASE])
     for size, label in labels.PAPER_SIZES.items():

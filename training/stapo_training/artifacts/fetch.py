@@ -216,7 +216,7 @@ def _mend(model: Any, tokenizer: Any, original: str) -> None:
         config._model_name_or_path = original
     (turn, turn_id), (text, text_id) = END_OF_TURN, END_OF_TEXT
     model.generation_config = GenerationConfig(
-        do_sample=True, temperature=1.0, bos_token_id=text_id, eos_token_id=[turn_id, text_id], pad_token_id=text_id
+        do_sample=True, bos_token_id=text_id, eos_token_id=[turn_id, text_id], pad_token_id=text_id
     )
     tokenizer.eos_token, tokenizer.pad_token = turn, text
     tokenizer.model_max_length = config.max_position_embeddings

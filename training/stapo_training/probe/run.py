@@ -88,6 +88,8 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     runs.check_folder(o.out, "--out")
     model = encoding.find_model(o.model)
     rows = responses.read(o.data)
+    if all(r.advantage == 0 for r in rows):
+        say("note: every advantage is 0, since no prompt has right and wrong responses: no token is rare")
     tokens = encoding.encode(rows, model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     o = replace(o, batch_tokens=o.batch_tokens or (16_384 if device == "cuda" else 1_024))

@@ -171,8 +171,16 @@ def show(config: Any, found: Preflight, command: str) -> None:
         ("Time", time, _validations(config, found)),
         ("To start or resume it", command),
     ):
-        known = [line or "not known: see below; run.card=H100 plans for a GPU that is not here" for line in lines]
+        known = [line or _not_known(config) for line in lines]
         print(f"\n{title}", *known, sep="\n  ")
+
+
+def _not_known(config: Any) -> str:
+    """Why a line of the plan is empty: a check failed, or no card is here."""
+    plans = (
+        "" if config.run.card or config.trainer.device == "cpu" else "; run.card=H100 plans for a GPU that is not here"
+    )
+    return f"not known: an error below says why{plans}"
 
 
 def _time(config: Any, found: Preflight) -> str | None:
