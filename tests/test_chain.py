@@ -52,7 +52,7 @@ def test_a_real_model_on_two_cores_and_on_a_gpu() -> None:
         "data": "stapo-train data --benchmarks o/benchmarks --out o/data --source DigitalLearningGmbH/MATH-lighteval "
         "--levels 1 2 3 --exclude-contaminated --validation math500:32",
         f"train/{folder}": "stapo-train run method=stapo size=qwen2.5-coder-0.5b hardware=cpu run.seed=0 run.steps=2 "
-        f"run.data=o/data actor_rollout_ref.model.path={model} data.max_response_length=64 run.out=o/train/{folder} "
+        f"run.data=o/data run.out=o/train/{folder} actor_rollout_ref.model.path={model} data.max_response_length=64 "
         "trainer.val_before_train=false trainer.test_freq=-1",
         f"export/{folder}": f"stapo-train export --checkpoint o/train/{folder} --out o/models/{folder} --dtype bf16",
         "eval/base-qwen2.5-coder-0.5b": f"stapo-eval run --model {model} --method base --size qwen2.5-coder-0.5b "

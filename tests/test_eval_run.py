@@ -20,7 +20,7 @@ from stapo_eval import run as running
 from stapo_eval import samples as sampling
 from stapo_eval import show
 from stapo_eval.cli import main
-from stapo_eval.decoding import Decoding, parse_settings
+from stapo_eval.decoding import Decoding, card_setting, parse_settings
 from stapo_eval.engines import make_engine
 from stapo_eval.engines.options import EngineOptions
 from stapo_eval.export import export
@@ -413,6 +413,9 @@ def test_a_system_message_and_arguments_of_the_template_reach_model_records_and_
         ({"temperature": 0.7, "top_p": 0.9}, "t0.7"),
         ({"temperature": 0.7, "do_sample": False}, "t0"),
         ({"temperature": 1, "min_p": 0.1, "top_k": 0}, "t1-p1-m0.1"),
+        ({"do_sample": False, "temperature": None}, "t0"),
+        ({"temperature": 0}, "t0"),
+        ({"temperature": 0.6, "top_p": None, "top_k": None}, "t0.6-p1"),
     ],
 )
 def test_the_models_own_setting_is_named_by_its_numbers(world: Path, tmp_path: Path, said: dict, name: str) -> None:
@@ -428,10 +431,28 @@ def test_the_models_own_setting_is_named_by_its_numbers(world: Path, tmp_path: P
         make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
 
 
-def test_an_argument_that_the_template_does_not_use_is_refused(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="enable_thoughts"):
-        run(_options(world, tmp_path, judge="none", template=("enable_thoughts=false",)))
-    assert not (tmp_path / "samples.jsonl").exists()
+@pytest.mark.parametrize(("told", "wrong"), [
+    ({"template": ("thinking=false",)}, "does not use it"),  # a part of a name that it uses
+    ({"template": ("messages=1",)}, "does not take this"),
+    ({"system": "user messages alone"}, "leaves it out"),
+])  # fmt: skip
+def test_what_the_chat_template_leaves_out_is_refused_before_a_folder_is_made(
+    world: Path, tmp_path: Path, told: dict, wrong: str
+) -> None:
+    folder = Path(shutil.copytree(world / "external", tmp_path / "model"))
+    if "system" in told:
+        only = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+        (folder / "chat_template.jinja").write_text(only)
+    with pytest.raises(BadInput, match=wrong):
+        run(_options(world, tmp_path / "out", model=str(folder), judge="none", **told))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("said", ['{"temperature": "warm"}', "[]", "{"])
+def test_a_broken_recommendation_is_refused(tmp_path: Path, said: str) -> None:
+    (tmp_path / "generation_config.json").write_text(said)
+    with pytest.raises(BadInput, match="cannot be read"):
+        card_setting(tmp_path)
 
 
 def test_greedy_takes_one_sample_and_one_text_is_no_alarm(world: Path, tmp_path: Path) -> None:

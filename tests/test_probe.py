@@ -29,6 +29,7 @@ from stapo_training.probe import encoding, responses
 from stapo_training.probe.encoding import EncodedTokens, ModelFolder, find_model
 from stapo_training.probe.run import ProbeOptions, probe
 from stapo_training.probe.scoring import Scorer
+from stapo_training.selection import own
 
 TAU_P, Q = 0.004, 0.6137
 SAMPLES = 16
@@ -103,7 +104,7 @@ def test_a_mask_of_ones_own_and_the_random_one_on_responses_that_exist(
 import math
 from stapo_training.selection.selectors import Selection
 
-def full(stats, *, tau_p, pool=None):
+def full(stats, *, tau_p, pool):
     rare_N = stats.response_N & (stats.advantage_N > 0) & (stats.logprob_N.double().exp() < tau_p)
     return Selection(stats.response_N & ~rare_N, rare_N, math.inf)
 """)
@@ -122,8 +123,39 @@ def full(stats, *, tau_p, pool=None):
     assert full.part_names == ("the mask would silence", "the mask would keep")
     assert full.record is not None
     assert full.record.revisions["selector"] == f"sha256:{store.sha256_file(mine)}"
-    with pytest.raises(BadInput, match="selector"):
+    assert full.header.selector == "mine.py:full"
+    with pytest.raises(BadInput, match="--selector"):
         probe(options(model, tmp_path, out=tmp_path / "none", selector="silence_all"), say=quiet)
+    elsewhere = tmp_path / "elsewhere" / "mine.py"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(mine.read_bytes())
+    again = options(model, tmp_path, out=tmp_path / "full", selector=f"{elsewhere}:full")
+    probe(again, say=quiet)  # the same function: finished
+    elsewhere.write_text(elsewhere.read_text() + "\n")
+    own.load.cache_clear()
+    with pytest.raises(BadInput, match="another run"):
+        probe(again, say=quiet)
+
+
+def test_a_probe_of_before_masks_had_a_name_is_finished(model: Path, finished: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
+    record = store.read_json(out / "run.json", Run)
+    config = {k: v for k, v in record.config.items() if k != "selector"}
+    store.write_json(out / "run.json", record.model_copy(update={"config": config}))
+    said: list[str] = []
+    probe(options(model, finished, out=out), say=said.append)
+    assert "is finished" in said[0]
+
+
+def test_one_chat_in_two_templates_is_two_prompts(tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "2+2?"}], "response": "4", "reward": 1}
+    lines = [chat, chat | {"chat_template_kwargs": {"enable_thinking": False}}]
+    one, other = read(tmp_path, lines)
+    assert one.prompt_id != other.prompt_id
+    with pytest.raises(BadInput, match="two prompts"):
+        read(tmp_path, [line | {"prompt_id": "p", "sample": i} for i, line in enumerate(lines)])
+    with pytest.raises(BadInput, match="chat_template"):
+        read(tmp_path, [chat | {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}])
 
 
 def test_a_probe_without_a_right_and_a_wrong_response_to_one_prompt_says_so(model: Path, tmp_path: Path) -> None:

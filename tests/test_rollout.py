@@ -106,6 +106,25 @@ def test_a_validation_pass_has_its_own_seeds_and_decoding(
     assert [ids.tolist() for ids in samples["fields"]["responses"].unbind()] == expected
 
 
+def test_the_reward_gets_the_seed_of_a_trainings_sample_and_none_in_validation(rollout: Any) -> None:
+    from stapo_training.verl_ext.rollout import sample_seed
+
+    given: list[dict[str, Any]] = []
+    rollout.rewards.compute_score = lambda **sample: given.append(dict(sample["extra_info"])) or 1.0
+    prompts = _prompts()
+    rollout.generate_sequences(prompts)
+    rows = [{"extra_info": {"problem_id": f"p{p}"}, "uid": "", "session_id": i, "global_steps": STEP}
+            for p in range(3) for i in range(N)]  # fmt: skip
+    assert sorted(x["sample_seed"] for x in given) == sorted(sample_seed(rollout.config, r, False, "") for r in rows)
+    given.clear()
+    validated = _prompts(validate=True)
+    for info in validated["extra_info"]:
+        info["sample_seed"] = 1  # of the data: it must not reach the reward
+    rollout.generate_sequences(validated)
+    assert given
+    assert all("sample_seed" not in x for x in given)
+
+
 def test_a_response_without_a_reward_is_left_out_and_its_prompt_has_failed(rollout: Any) -> None:
     asked = []
 

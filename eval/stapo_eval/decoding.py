@@ -47,24 +47,30 @@ def _decoding_of(name: str, max_tokens: int) -> Decoding | None:
 
 
 def card_setting(folder: Path) -> str:
-    """The name of what a model's generation_config.json recommends, as t0.6-p0.95-k20.
+    """The name of what a model's generation_config.json recommends, as t0.6-p0.95-k20; what it leaves out is off.
 
     Raises:
-        BadInput: it names no temperature, or a repetition penalty.
+        BadInput: it recommends nothing, or what no setting has.
     """
-    path = folder / "generation_config.json"
-    said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if "temperature" not in said:
-        raise BadInput("--settings card: the model recommends no temperature", found=path,
-                       next_step="name the setting by its numbers, as t0.6-p0.95-k20")  # fmt: skip
-    if said.get("repetition_penalty", 1) != 1:
-        raise BadInput("--settings card: a repetition penalty is not supported", found=said["repetition_penalty"],
-                       next_step="name the setting without it, as t0.6-p0.95-k20")  # fmt: skip
-    name = f"t{said['temperature']:g}-p{said.get('top_p', 1):g}"
-    name += f"-k{k}" if (k := said.get("top_k", 0)) > 0 else ""
-    name += f"-m{least:g}" if (least := said.get("min_p") or 0) else ""
+    path, cure = folder / "generation_config.json", "name the setting by its numbers, as t0.6-p0.95-k20"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        known = {k: float(said[k]) for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+                 if said.get(k) is not None}  # fmt: skip
+    except (ValueError, TypeError, AttributeError) as e:
+        raise BadInput(f"--settings card: {path.name} cannot be read", found=e, next_step=cure) from None
+    if known.get("repetition_penalty", 1) != 1:
+        penalty = known["repetition_penalty"]
+        raise BadInput("--settings card: a repetition penalty is not supported", found=penalty, next_step=cure)
+    if said.get("do_sample") is False or known.get("temperature") == 0:
+        return "t0"
+    if "temperature" not in known:
+        raise BadInput("--settings card: the model recommends no temperature", found=path, next_step=cure)
+    name = f"t{known['temperature']:g}-p{known.get('top_p', 1):g}"
+    name += f"-k{k:.0f}" if (k := known.get("top_k", 0)) > 0 else ""
+    name += f"-m{least:g}" if (least := known.get("min_p", 0)) > 0 else ""
     papers = {f"t{t:g}-p{p:g}": setting for setting, (t, p) in SETTINGS.items()}
-    return papers.get(name, name) if said.get("do_sample", True) else "t0"
+    return papers.get(name, name)
 
 
 def parse_settings(text: str, max_tokens: int = MAX_TOKENS, card: str = "t0") -> dict[str, Decoding]:

@@ -117,7 +117,7 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
                 include={"temperature", "top_p", "top_k", "max_tokens"}, exclude_defaults=True
             ),
             "config": {"epochs": record.n},
-            "metadata": record.model_dump(include={"cell", "run_id", "scored_by", "code_commit"}),
+            "metadata": record.model_dump(include={"cell", "run_id", "scored_by", "code_commit", "chat"}),
         }
         log = {"version": 2, "status": "success", "eval": spec, "samples": samples}
         path = out / f"{stamp}_{record.cell.slug}.json"  # inspect lists JSON files whose names begin with a time
@@ -141,7 +141,7 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             group = f"{record.cell.benchmark}/{record.cell.setting}/{p.id}"
             chat = Chat(**record.chat)
             asked = {"prompt_id": group, "sample": s["sample_index"], "messages": chat.messages(prompt(p.problem))}
-            asked |= {"template": chat.template} if chat.template else {}
+            asked |= {"chat_template_kwargs": chat.template} if chat.template else {}
             said = {name: s[name] for name in ("response", "finish_reason", "correct")}
             responses.append(gold | asked | said)
             verdicts.append({"id": key["id"], "grader": "with the judge", "rule": s["correct"]})

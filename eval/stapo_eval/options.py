@@ -15,7 +15,10 @@ from stapo_results.benchmarks import is_file_name, name_of_file
 from stapo_results.errors import BadInput
 from stapo_results.schema import JudgeMode
 
-_TEMPLATE = {"tokenize", "add_generation_prompt", "chat_template"}
+_TEMPLATE = {"conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize",
+             "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+             "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
+"""Parameters of transformers' `apply_chat_template` that are not the template's."""
 Preset = Literal["ours", "math-verify", "justrl", "strict"]
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stapo_eval.decoding import Decoding, card_setting, parse_settings
+from stapo_eval.decoding import Chat, Decoding, card_setting, encode_chat, parse_settings
 from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
@@ -20,7 +20,7 @@ from stapo_eval.options import IDENTITY, MEMORY, RECORDED, RunOptions, listed, r
 from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
 from stapo_results.checks import Checks
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 from stapo_results.schema import Cell, Labels, Run
 from stapo_results.sizes import is_miniature_size
 
@@ -118,6 +118,8 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     model, revisions = _model(options, known)
     if "card" in listed(options.settings):
         settings = parse_settings(options.settings, options.max_tokens, card_setting(model.folder))
+    if options.chat.recorded and not known and options.engine != "openai":
+        _check_chat(options.chat, model)
     labels = _labels(options, model)
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
     out = Path(options.out or default)
@@ -197,6 +199,32 @@ def _model(options: RunOptions, known: Run | None) -> tuple[ModelFiles, dict[str
     named = options.engine == "openai" and not Path(options.model).is_dir()
     model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
     return model, {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
+
+
+def _check_chat(chat: Chat, model: ModelFiles) -> None:
+    """Raises BadInput where the model's chat template fails on what goes with a message, or leaves it out."""
+    from jinja2 import Environment, TemplateError, meta
+
+    from stapo_eval.engines.base import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    templates = tokenizer.chat_template
+    texts = templates.values() if isinstance(templates, dict) else [templates]
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])
+    try:
+        known = set[str]().union(*(meta.find_undeclared_variables(environment.parse(text)) for text in texts))
+    except TemplateError:  # transformers' own tags: it is asked below
+        known = set(chat.template)
+    if unused := chat.template.keys() - known:
+        raise BadInput(f"--template {sorted(unused)[0]}: the model's chat template does not use it",
+                       expected=", ".join(sorted(known)), next_step="leave it out")  # fmt: skip
+    try:
+        ids, without = encode_chat(tokenizer, "1+1=", chat), encode_chat(tokenizer, "1+1=", Chat("", chat.template))
+    except Exception as e:  # noqa: BLE001  a template may refuse anything, with any error
+        raise BadInput("the model's chat template fails on --system or --template", found=message_of(e),
+                       next_step="correct it, or leave it out") from None  # fmt: skip
+    if chat.system and ids == without:
+        raise BadInput("--system: the model's chat template leaves it out", next_step="leave --system out")
 
 
 def _labels(options: RunOptions, model: ModelFiles) -> Labels:

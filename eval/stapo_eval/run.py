@@ -190,13 +190,9 @@ def _engine(plan: EvaluationPlan) -> Engine:
     if o.engine != "openai" and not o.max_model_len:
         options = replace(options, max_model_len=longest(plan))
     dtype = plan.run.config["dtype"]
-    engine = make_engine(o.engine, plan.model, threads=threads, dtype=dtype, rows=o.batch_rows, options=options)
-    engine.chat, template = o.chat, str(getattr(engine.tokenizer, "chat_template", "")) if engine.counts_tokens else ""
-    if unused := [key for key in o.chat.template if template and key not in template]:
-        engine.close()
-        raise BadInput(f"--template {unused[0]}: the model's chat template does not use it",
-                       next_step="leave it out")  # fmt: skip
-    return engine
+    return make_engine(
+        o.engine, plan.model, threads=threads, dtype=dtype, rows=o.batch_rows, options=options, chat=o.chat
+    )
 
 
 def _generate(

@@ -110,7 +110,8 @@ def drop_errors(plan: EvaluationPlan, samples: dict[Key, Sample]) -> int:
         store.append(plan.out / "samples.failed.jsonl", [samples.pop(key) for key in failed])
         rewrite(plan, samples.values())
         # a run that is stopped from here on is not done, whatever its record said
-        (plan.out / "summary.json").unlink(missing_ok=True)
+        for name in ("summary.json", "summary.md"):
+            (plan.out / name).unlink(missing_ok=True)
     return len(failed)
 
 

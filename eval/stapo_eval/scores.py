@@ -5,6 +5,7 @@ Values are fractions, null where undefined.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,8 @@ def write_records(
         cells.append(summed | ({"judge_unanswered": without} if without else {}))
     limits = [context_note(run.context_limit)] if run.context_limit else []
     unclear = asking.judge_notes(judged.values()) if plan.judge_counts else []
+    chat = plan.options.chat.recorded
+    limits += [f"the prompt has more than the paper's: {json.dumps(chat, ensure_ascii=False)}"] if chat else []
     said = [*refused_notes(run.options_refused), *notes(records, samples), *limits, *unclear, *flip_notes(cells)]
     summary = {
         "schema_version": 1,

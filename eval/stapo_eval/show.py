@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -195,8 +196,13 @@ def summary_page(summary: Mapping[str, Any]) -> str:
     lines = []
     for title, columns, rows in tables_of(summary):
         cells = [columns, ["---", "---", *["---:"] * (len(columns) - 2)], *rows]
-        lines += [f"## {title}", "", *(f"| {' | '.join(c.replace('|', '&#124;') for c in row)} |" for row in cells), ""]
-    return "\n".join([*lines, *(f"- {note}" for note in summary["notes"])]).rstrip() + "\n"
+        lines += [f"## {_plain(title)}", "", *(f"| {' | '.join(map(_plain, row))} |" for row in cells), ""]
+    return "\n".join([*lines, *(f"- {_plain(note)}" for note in summary["notes"])]).rstrip() + "\n"
+
+
+def _plain(text: str) -> str:
+    """On one line, without a meaning in Markdown: a note may carry a server's words."""
+    return re.sub(r"([\\`*_{}\[\]<>#|!])", r"\\\1", " ".join(text.split()))
 
 
 def cost(summary: Mapping[str, Any], run: Run) -> str:

@@ -19,7 +19,8 @@ def run(*given: Any, **named: Any) -> int:
 
     r = request(*given, **named)
     if (seconds := chain.run(r)) is not None:
-        chain.show_end(r, seconds, f"python -m studies.noise collect {r.out} --out results/records/noise/{r.out.name}")
+        judges = not (r.quick or r.same["pilot"])
+        chain.show_end(r, seconds, f"python -m studies.noise collect {r.out}" if judges else "")
     return 0
 
 
@@ -34,10 +35,18 @@ def page(check: bool = False) -> int:
     return command.write(page.add, "studies.noise page", check=check)
 
 
-def collect(run_folder: tyro.conf.Positional[Path], out: Path) -> None:
-    """Copy a finished run's records, without token logs, to where they can be committed."""
+def collect(run_folder: tyro.conf.Positional[Path]) -> None:
+    """Copy a finished run's records, without token logs, to results/records/noise; a pilot judges nothing."""
     from stapo_repro.collect import collect as copied
+    from stapo_results.errors import BadInput
+    from stapo_results.schema import Run
+    from stapo_results.store import read_json
 
+    config = read_json(run_folder / "run.json", Run).config
+    if config.get("experiment") != "noise" or config.get("pilot") or config.get("quick"):
+        raise BadInput(f"{run_folder} is no run that judges the claims", found=f"{config.get('experiment')} run",
+                       expected="python -m studies.noise run, without --pilot and --quick")  # fmt: skip
+    out = command.RECORDS / "noise" / config["noise"]
     print(f"{len(copied(run_folder, out, lambda folder, run_id: ({}, {})))} files written below {out}")
 
 

@@ -31,9 +31,7 @@ Values = dict[str, dict[str, dict[int, float]]]
 
 
 def value(run: TrainingRun, measure: str, first: int) -> float | None:
-    """One number of a run; None where it was not logged or the run is not done."""
-    if run.status != "done":
-        return None
+    """One number of a run; None where it was not logged."""
     if measure in _SERIES:
         found = [v for step, v in run.series(_SERIES[measure]).items() if step >= first]
     else:
@@ -42,11 +40,14 @@ def value(run: TrainingRun, measure: str, first: int) -> float | None:
     return 100 * fmean(found) if found else None
 
 
-def values(runs: Sequence[TrainingRun], names: Mapping[str, str], first: int) -> Values:
-    """names: an arm -> the method label of its runs."""
+def values(
+    runs: Sequence[TrainingRun], names: Mapping[str, str], first: int, seeds: Sequence[int], steps: int
+) -> Values:
+    """Of finished runs of so many steps. names: an arm -> the method label of its runs."""
     found: Values = defaultdict(lambda: defaultdict(dict))
+    whole = [r for r in runs if r.status == "done" and r.seed in seeds and max(s.step for s in r.steps) == steps]
     for arm, method in names.items():
-        for run in (r for r in runs if r.method == method):
+        for run in (r for r in whole if r.method == method):
             for m in MEASURES:
                 if (x := value(run, m, first)) is not None:
                     found[arm][m][run.seed] = x
@@ -85,9 +86,10 @@ def add(files: dict[Path, bytes]) -> None:
               "trainings without noise are the testbed's, of 40 steps and other seeds.", ""]  # fmt: skip
     rows = []
     for noise, n in sorted(c.noises.items(), reverse=True):
-        found = values(runs, {m: label(m, noise) for m in c.arms}, c.first)
+        found = values(runs, {m: label(m, noise) for m in c.arms}, c.first, n.seeds, c.steps)
         rows.append([noise, f"{n.ratio:g}", *_differences(c, found)])
-    rows.append(["0", "3.9", *_differences(c, values(without, {m: m for m in c.arms}, c.first))])
+    found = values(without, {m: m for m in c.arms}, c.first, c.without.seeds, c.without.steps)
+    rows.append(["0", f"{c.without.ratio:g}", *_differences(c, found)])
     head = ["Noise", "Ratio", *(f"STAPO minus {labels.method_label(m)}: {MEASURES[x]}" for m, x in _SHOWN)]
     files[command.TABLES / "noise.md"] = "\n".join([*lines, *grid(head, rows), ""]).encode()
 
@@ -98,14 +100,14 @@ def _differences(c: NoiseClaims, found: Values) -> list[str]:
 
 
 def _claims(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
-    noise = str(c.pilot.noise)
-    found = values(runs, {m: label(m, noise) for m in c.arms}, c.first)
+    seeds = c.noises[c.judged].seeds
+    found = values(runs, {m: label(m, c.judged) for m in c.arms}, c.first, seeds, c.steps)
     rows = []
-    for claim, (n, p, verdict) in zip(c.claims, judged(c.claims, found, len(c.noises[noise].seeds)), strict=True):
+    for claim, (n, p, verdict) in zip(c.claims, judged(c.claims, found, len(seeds)), strict=True):
         difference = f"STAPO minus {labels.method_label(claim.against)}"
         number = number_shown(n, 1, sign=True) if n.known else "not run"
         rows.append([claim.claim, difference, number, "" if math.isnan(p) else p_shown(p), verdict])
-    lines = ["## Claims", "", *grid(("Claim", "Difference", "Points", "p after Holm", "It"), rows, 2), ""]
+    lines = ["## Claims", "", *grid(("Claim", "Difference", "Found", "p after Holm", "It"), rows, 2), ""]
     means = []
     for arm in c.arms:
         texts = [number_shown(over_seeds([*by.values()]), 1) if (by := found[arm][m]) else "not run" for m in MEASURES]

@@ -31,9 +31,14 @@ class Noise(_Part):
     seeds: tuple[int, ...]
 
 
+class Without(Noise):
+    """The testbed's trainings without noise."""
+
+    steps: int
+
+
 class Pilot(_Part):
     seeds: tuple[int, ...]
-    noise: float
     rule: str
 
 
@@ -48,7 +53,8 @@ class NoiseClaim(_Part):
 
 
 class NoiseClaims(_Part):
-    """claims.json. noises: share of coins -> seeds. from: the first step whose validation counts."""
+    """claims.json. noises: share of coins -> seeds. judged: the noise of the claims. first: the first step whose
+    validation counts."""
 
     schema_version: Literal[1]
     source: str
@@ -57,6 +63,8 @@ class NoiseClaims(_Part):
     world: str
     arms: tuple[str, ...]
     noises: dict[str, Noise]
+    judged: str
+    without: Without
     pilot: Pilot
     steps: int
     first: int
@@ -75,8 +83,8 @@ def label(method: str, noise: str) -> str:
 
 
 def request(
-    noise: str = "0.7", pilot: bool = False, quick: bool = False, seeds: str | None = None, out: Path | None = None,
-    dry_run: DryRun = False, jobs: Jobs = 0,
+    noise: str = "0.7", pilot: bool = False, quick: bool = False, seeds: str | None = None, steps: int | None = None,
+    out: Path | None = None, dry_run: DryRun = False, jobs: Jobs = 0,
 ) -> CellRequest:  # fmt: skip
     """Train JustRL, STAPO and the random mask where the reward is partly luck. The same command resumes.
 
@@ -85,11 +93,15 @@ def request(
         pilot: Two other seeds, which judge nothing but the number of steps.
         quick: Two steps of two arms and one seed.
         seeds: Such as 40,41. Default: those of claims.json.
+        steps: Of a pilot alone: its rule may ask for more. Default: those of claims.json.
         out: Where everything goes. Default: runs/noise-0.7 and so on.
     """
     c = load()
     if noise not in c.noises:
         raise BadInput("no such noise", found=noise, expected=" | ".join(c.noises), next_step="--noise 0.7")
+    if (pilot and noise != c.judged) or (steps is not None and not pilot):
+        raise BadInput("a pilot has the noise of the claims, and it alone has other steps", found=f"--noise {noise}",
+                       next_step=f"--pilot --noise {c.judged}")  # fmt: skip
     chosen = seeds_of(seeds) or (c.pilot.seeds if pilot else c.noises[noise].seeds)
     arms = c.arms[:2] if quick else c.arms
     models = [
@@ -99,6 +111,6 @@ def request(
     ]  # fmt: skip
     out = out or Path("runs") / f"noise-{noise}{'-pilot' * pilot}"
     same = {"noise": noise, "pilot": pilot}
-    steps = 2 if quick else c.steps
-    return CellRequest("noise", Carried(), tuple(models), steps, quick, out, same, programs(), dry_run,
+    count = 2 if quick else steps or c.steps
+    return CellRequest("noise", Carried(), tuple(models), count, quick, out, same, programs(), dry_run,
                        model_by_model=True, pages=False, jobs=jobs)  # fmt: skip

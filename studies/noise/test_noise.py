@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stapo_repro.read import TrainingRun
 from stapo_repro.run.chain import make_stages
+from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
 from studies.noise import page
 from studies.noise.request import NoiseClaim, load, request
@@ -24,6 +27,10 @@ def test_what_is_trained(tmp_path: Path) -> None:
     for word in ("method=stapo-random", "run.method=stapo-random-noise0.7", "run.steps=60", "trainer.test_freq=10",
                  "+reward.custom_reward_function.reward_kwargs.noise=0.7", "run.size=mini-costly"):  # fmt: skip
         assert word in command
+    with pytest.raises(BadInput):
+        request(pilot=True, noise="0.32")
+    with pytest.raises(BadInput):
+        request(steps=80)
     pilot = make_stages(request(pilot=True, out=tmp_path))
     assert {s.name.rpartition("-")[2] for s in pilot if s.kind == "train"} == {"s120", "s121"}
 
@@ -41,9 +48,15 @@ def run(method: str, seed: int, accuracy: float, useful: float) -> TrainingRun:
     return TrainingRun(method, "mini-costly", seed, "", "done", steps)
 
 
+def values(runs: list[TrainingRun], seeds: Sequence[int]) -> page.Values:
+    return page.values(runs, {"stapo": "stapo", "justrl": "justrl"}, first=20, seeds=seeds, steps=40)
+
+
 def test_numbers_by_hand() -> None:
     runs = [run("stapo", s, 0.8 + s / 100, 0.2) for s in (1, 2, 3)] + [run("justrl", s, 0.7, 0.1) for s in (1, 2)]
-    found = page.values(runs, {"stapo": "stapo", "justrl": "justrl"}, first=20)
+    runs += [replace(run("stapo", 1, 0.1, 0.1), status="running"), run("stapo", 120, 0.1, 0.1)]
+    runs += [replace(short := run("stapo", 2, 0.1, 0.1), steps=short.steps[:20])]  # none of these three counts
+    found = values(runs, (1, 2, 3))
     assert found["stapo"]["longer t1.0"] == pytest.approx({1: 81.0, 2: 82.0, 3: 83.0})  # of steps 20, 30, 40
     assert found["stapo"]["useful, late"] == pytest.approx(dict.fromkeys((1, 2, 3), 20.0))
     d = page.minus(found, "stapo", "justrl", "longer t1.0")  # 11 and 12: sd 0.7071, SE 0.5, t(1) = 12.706
@@ -59,7 +72,7 @@ def claim(measure: str, within: float = 0.0) -> NoiseClaim:
 def test_verdicts_after_holm() -> None:
     runs = [run(m, s, a + s / 1000, u) for s in range(4) for m, a, u in (("stapo", 0.9, 0.1), ("justrl", 0.5, 0.5))]
     runs[0] = run("stapo", 0, 0.91, 0.1)
-    found = page.values(runs, {"stapo": "stapo", "justrl": "justrl"}, first=20)
+    found = values(runs, range(5))
     claims = [claim("longer t1.0"), claim("longer t0.7", 3), claim("longer t1.0", 3)]
     assert [v for *_, v in page.judged(claims, found, 4)] == ["holds", "holds", "fails"]  # 40 points; 0; not within 3
     assert [v for *_, v in page.judged(claims, found, 5)] == ["not run"] * 3

@@ -93,15 +93,15 @@ def sums_of(tokens: Sequence[TokenWorth]) -> Sums:
     return Sums(problem, columns, over="problems")
 
 
-def drawn(sums: Sums, first: str, second: str = "") -> Array:
+def draws(sums: Sums, first: str, second: str = "") -> Array:
     """(1 + B,) the mean Q - V of a group, or its difference to another's, then the same of each draw of problems."""
     values = sums.ratio(f"{first} worth", first)
     return values - sums.ratio(f"{second} worth", second) if second else values
 
 
 def worth(sums: Sums, first: str, second: str = "") -> Number:
-    """`drawn` as a number, with the percentile interval of its draws."""
-    return interval(drawn(sums, first, second), sums.clusters[first])
+    """`draws` as a number; no interval where a group has one problem."""
+    return interval(draws(sums, first, second), min(sums.clusters[name] for name in (first, second) if name))
 
 
 def two_sided(values_1B: Array) -> float:
@@ -112,14 +112,16 @@ def two_sided(values_1B: Array) -> float:
 
 
 def judged(claims: Sequence[WorthClaim], sums: Sums | None) -> list[tuple[Number, float, str]]:
-    """Of each claim the number, its p after Holm over all of them, and the verdict."""
-    if sums is None:
-        return [(Number(), math.nan, "not run")] * len(claims)
-    values = [drawn(sums, c.first, c.second) for c in claims]
-    numbers = [interval(v, sums.clusters[c.first]) for v, c in zip(values, claims, strict=True)]
+    """Of each claim the number, its p after Holm over all of them, and the verdict.
+
+    Without an interval nothing is decided: its p counts as 1. A group without a token is not run.
+    """
+    numbers = [worth(sums, c.first, c.second) if sums else Number() for c in claims]
+    pairs = zip(numbers, claims, strict=True)
+    p = holm([two_sided(draws(sums, c.first, c.second)) if sums and n.has_interval else 1.0 for n, c in pairs])
     verdicts = ("undecided", "holds", "fails")
-    return [(n, p, verdicts[0 if p >= ALPHA else 1 if n.mean < 0 else 2])
-            for n, p in zip(numbers, holm([two_sided(v) for v in values]), strict=True)]  # fmt: skip
+    return [(n, q if n.known else math.nan, "not run" if not n.known else verdicts[(q < ALPHA) * (1 + (n.mean > 0))])
+            for n, q in zip(numbers, p, strict=True)]  # fmt: skip
 
 
 def section(tokens: Sequence[TokenWorth]) -> list[str]:
@@ -158,5 +160,8 @@ def add(files: dict[Path, bytes]) -> None:
     for name, tokens in measured.items():
         lines += [f"## {name}", "", *section(tokens)]
     files[command.TABLES / "worth.md"] = "\n".join(lines).encode()
-    drawn = [worth_map(name, f"What a token is worth: {_TITLES[name]}", tokens) for name, tokens in measured.items()]
-    command.add_figures(files, "worth", drawn)
+    maps = [
+        worth_map(name, f"What a token is worth: {_TITLES.get(name, name)}", tokens)
+        for name, tokens in measured.items()
+    ]
+    command.add_figures(files, "worth", maps)

@@ -55,15 +55,20 @@ def test_worth_by_hand() -> None:
 
 
 def test_verdicts_after_holm() -> None:
-    """A draw of the two problems takes "a" twice, both, or "b" twice. Kept tokens differ in "b" alone."""
-    tokens = [token(right=(0, 4), problem=p) for p in "ab"] + [token("kept", "a"), token("kept", "b", (4, 0))]
+    """Three problems: silenced tokens differ in all, kept ones in one; one ordinary token has no interval."""
+    tokens = [token(right=(0, n), problem=p) for p, n in (("a", 4), ("b", 3), ("c", 4))]
+    tokens += [token("kept", p, (n, 0)) for p, n in (("a", 0), ("b", 0), ("c", 4))]
+    tokens += [token("ordinary, low entropy", "a", (0, 4))]
     sums = page.sums_of(tokens)
-    assert page.two_sided(page.drawn(sums, "kept")) == pytest.approx(0.5, abs=0.03)  # a quarter of the draws are 0
-    claims = [page.WorthClaim(id=k, claim="", first=k, second="", below=True) for k in ("silenced", "kept")]
+    p = page.two_sided(page.draws(sums, "kept"))  # 8 of 27 draws leave out "c"
+    assert p == pytest.approx(2 * 8 / 27, abs=0.03)
+    names = [("silenced", ""), ("kept", ""), ("ordinary, low entropy", ""), ("silenced", "ordinary, low entropy"),
+             ("ordinary, high entropy", "")]  # fmt: skip
+    claims = [page.WorthClaim(id=a + b, claim="", first=a, second=b, below=True) for a, b in names]
     found = page.judged(claims, sums)
-    assert [verdict for *_, verdict in found] == ["holds", "undecided"]
-    assert found[0][1] == pytest.approx(2 * page.two_sided(page.drawn(sums, "silenced")))
-    assert [v for *_, v in page.judged(claims, None)] == ["not run"] * 2
+    assert [verdict for *_, verdict in found] == ["holds", "undecided", "undecided", "undecided", "not run"]
+    assert found[0][1] == pytest.approx(5 * page.two_sided(page.draws(sums, "silenced")))
+    assert [v for *_, v in page.judged(claims, None)] == ["not run"] * 5
 
 
 def test_power_falls_with_tokens_and_continuations() -> None:

@@ -10,7 +10,8 @@
 Whatever the verifier, each sample says whether its last box, read as the evaluation reads it, contradicts the score.
 
 `noise` is the share of a training's responses whose score is a fair coin, by the sample's own seed: a reward that tells
-less of the answer. What the verifier found (`acc`, validation) does not change. A CPU's rollout alone gives the seed.
+less of the answer. What the verifier found (`acc`, validation, the two of `MISJUDGED`) is from before the coin. A CPU's
+rollout alone gives the seed.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from stapo_eval.decoding import Chat
 from stapo_eval.engines.base import Engine, Finished, Key, Request, key_of
 from stapo_eval.engines.options import EngineOptions, check_options, cluster_of, copies_of
 from stapo_eval.models import ModelFiles, check_files
@@ -21,8 +22,12 @@ def make_engine(
     dtype: str = "auto",
     rows: int = 0,
     options: EngineOptions | None = None,
+    chat: Chat | None = None,
 ) -> Engine:
     """Load a model into an engine, or into several behind one (`copies_of`).
+
+    Args:
+        chat: what goes with each message; a judge has none.
 
     Raises:
         BadInput: unknown engine, one that is not installed here, or a model that it cannot load.
@@ -33,7 +38,7 @@ def make_engine(
         if kind == "openai":
             from stapo_eval.engines.endpoint import EndpointEngine
 
-            return EndpointEngine(model, options)
+            return EndpointEngine(model, options, chat)
         check_files(model)
         how: dict[str, Any] = {"dtype": dtype, "max_model_len": options.max_model_len}
         if kind == "hf":
@@ -59,8 +64,11 @@ def make_engine(
         if copies > 1 or (cluster and (copies or kind == "vllm")):
             from stapo_eval.engines.ray import RayEngine
 
-            return RayEngine(Local, model, how, copies, cluster)
-        return Local(model, **how)
+            engine: Engine = RayEngine(Local, model, how, copies, cluster)
+        else:
+            engine = Local(model, **how)
+        engine.chat = chat or engine.chat
+        return engine
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as e:
         if isinstance(e, (BadInput, ModuleNotFoundError)):
             raise

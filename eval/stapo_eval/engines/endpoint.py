@@ -22,7 +22,7 @@ from typing import Any
 
 import openai
 
-from stapo_eval.decoding import NEUTRAL, Decoding
+from stapo_eval.decoding import NEUTRAL, Chat, Decoding
 from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed
 from stapo_eval.engines.options import EngineOptions
 from stapo_eval.models import ModelFiles
@@ -53,7 +53,8 @@ class EndpointEngine(Engine):
 
     counts_tokens = False
 
-    def __init__(self, model: ModelFiles, options: EngineOptions):
+    def __init__(self, model: ModelFiles, options: EngineOptions, chat: Chat | None = None):
+        self.chat = chat or Chat()
         # named so that no record's field is: nothing prints this object
         self._secret = os.environ.get(options.key_variable, "").strip()
         if not (self._secret.isascii() and self._secret.isprintable()):

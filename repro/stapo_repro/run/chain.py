@@ -104,6 +104,7 @@ def _training(r: CellRequest, m: Model, inputs: Sequence[Stage]) -> Stage:
     folder, mini, every = r.out / "train" / m.name, is_miniature_size(m.size), m.validation_every
     # the overlay of 64 GPUs names a cluster already, the others have no such key
     address = f"{'' if r.on_cpu or MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address"
+    given = r.origin.training(r, m)
     chosen = {
         "size": MINI if mini else m.size,
         "hardware": r.hardware,
@@ -111,8 +112,9 @@ def _training(r: CellRequest, m: Model, inputs: Sequence[Stage]) -> Stage:
         "run.size": m.size if mini and m.size != MINI else None,
         "run.seed": m.seed,
         "run.steps": r.steps,
-        **r.origin.training(r, m),
+        **{key: value for key, value in given.items() if key.startswith("run.")},
         "run.out": folder,
+        **given,
         "trainer.val_before_train": None if every is None else "true" if every else "false",
         "trainer.test_freq": every if every != 0 else -1,
         "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,

@@ -237,8 +237,9 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
         golds[name].add(r.benchmark_sha256)
         if r.variant:
             variants.add(f"{name} is a variant: {r.variant}.")
-        if r.chat:
-            variants.add(f"{name}: the prompt has more than the paper's, {json.dumps(r.chat, ensure_ascii=False)}.")
+        if r.chat and r.cell.setting in SETTINGS:
+            who = f"{labels.method_label(r.cell.method)} on {name} at {r.cell.setting}"
+            variants.add(f"{who}: the prompt has more than the paper's, {json.dumps(r.chat, ensure_ascii=False)}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
     found = {

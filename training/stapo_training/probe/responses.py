@@ -68,7 +68,7 @@ class Plain(ResponseLine):
 
     prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
-    template: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] | None = None
     response: Text | None = None
     response_tokens: list[Annotated[int, Field(ge=0)]] | None = None
     finish_reason: str | None = None
@@ -82,6 +82,8 @@ class Plain(ResponseLine):
     def _complete(self) -> Plain:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("one of prompt (text as the model saw it) and messages (a chat) is needed")
+        if wrong := {"tokenize", "add_generation_prompt", "chat_template"} & (self.chat_template_kwargs or {}).keys():
+            raise ValueError(f"chat_template_kwargs has {', '.join(sorted(wrong))}, which is not the template's own")
         if self.response is None and self.response_tokens is None:
             raise ValueError("response (text) or response_tokens (ids) is needed")
         if self.advantage is None and self.reward is None and self.correct is None:
@@ -123,7 +125,9 @@ def _lines(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
                 next_step=f"correct the line; {_PAGE}",
             ) from None
         prompt = [m.model_dump() for m in x.messages or ()] if x.prompt is None else x.prompt
-        digest = hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:12]
+        template = {} if x.prompt is not None else x.chat_template_kwargs or {}
+        identity = [prompt, template] if template else prompt
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
         prompt_id = f"prompt-{digest}" if x.prompt_id is None else str(x.prompt_id)
         sample = next_sample[prompt_id] if x.sample is None else x.sample
         next_sample[prompt_id] += 1
@@ -139,7 +143,7 @@ def _lines(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
                 stopped=x.finish_reason in (None, "stop"),
                 tokens=x.response_tokens,
                 advantage=x.advantage or 0.0,
-                template=x.template,
+                template=template,
             )
         )
     return rows
@@ -155,7 +159,7 @@ def _check(rows: Sequence[Response]) -> None:
         if (r.reward is None) != (rows[0].reward is None):
             what, found = "some lines have an advantage and some have none", f"otherwise at {rows[0].where}"
             expected, next_step = "an advantage on every line, or on none", "complete the lines, or split the file"
-        elif first.prompt != r.prompt:
+        elif (first.prompt, first.template) != (r.prompt, r.template):
             what, found = f"the prompt_id {r.prompt_id} has two prompts", f"another prompt at {first.where}"
             expected = "one prompt an id: its responses are a group"
             next_step = "give each prompt its own prompt_id, or leave prompt_id out"

@@ -16,7 +16,7 @@ from stapo_results import provenance, runs, store, terminal, token_log
 from stapo_results.errors import BadInput
 from stapo_results.terminal import Display
 from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
-from stapo_training.methods import SelectorConfig, selector_from
+from stapo_training.methods import SelectorConfig, validated
 from stapo_training.selection import own
 
 _PLACES = ("model", "data", "out")
@@ -53,7 +53,8 @@ class ProbeOptions:
     @property
     def mask(self) -> SelectorConfig:
         """Raises BadInput for no such selector, or one that cannot be loaded."""
-        return selector_from({"name": self.selector, "tau_p": self.tau_p, "q": self.q})
+        given = {"name": self.selector, "tau_p": self.tau_p, "q": self.q}
+        return validated(SelectorConfig, given, "--selector", "a selector of ours by name, or FILE.py:FUNCTION")
 
     def check(self) -> None:
         """Raises BadInput for a number out of range."""
@@ -89,11 +90,12 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     model = encoding.find_model(o.model)
     rows = responses.read(o.data)
     if all(r.advantage == 0 for r in rows):
-        say("note: every advantage is 0, since no prompt has right and wrong responses: no token is rare")
+        say("note: every advantage is 0: no token is rare. A prompt needs right and wrong responses")
     tokens = encoding.encode(rows, model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     o = replace(o, batch_tokens=o.batch_tokens or (16_384 if device == "cuda" else 1_024))
-    config = asdict(o) | {p: str(getattr(o, p)) for p in _PLACES}
+    named = Path(mask.name).name if own.is_file(mask.name) else mask.name  # its hash says which file
+    config = asdict(o) | {p: str(getattr(o, p)) for p in _PLACES} | {"selector": named}
     own_file = {"selector": f"sha256:{store.sha256_file(own.file_of(mask.name))}"} if own.is_own(mask.name) else {}
     run = provenance.new_run(
         "probe",
@@ -104,7 +106,13 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     )
     log, total = o.out / FOLDER, len(tokens)
     of_step = dict(enumerate((slice(i, min(i + o.mini_batch, total)) for i in range(0, total, o.mini_batch)), 1))
-    with runs.opened(o.out, run, may_differ=_PLACES.__contains__, foreign=[FOLDER]) as folder:
+    with runs.opened(
+        o.out,
+        run,
+        may_differ=_PLACES.__contains__,
+        older=lambda c: {"selector": "silence_spurious", **c},
+        foreign=[FOLDER],
+    ) as folder:
         missing = {s: m for s, m in of_step.items() if not all(f.is_file() for f in token_log.shard_files(log, s))}
         done = total - sum(m.stop - m.start for m in missing.values())
         if folder.finished and not missing:
@@ -115,9 +123,7 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
                 store.write_atomic(log / TOKENIZER, (model.path / TOKENIZER).read_bytes())
                 scorer = Scorer(model, dtype=o.dtype, device=device)
                 scorer.check(tokens[0])
-                header = LogHeader(
-                    mode=o.mode, selector=own.label(mask.name), tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary
-                )
+                header = LogHeader(mode=o.mode, selector=named, tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary)
                 for step, members in missing.items():
 
                     def show(in_hand: int, before: int = done) -> None:

@@ -11,7 +11,7 @@ from stapo_results.errors import BadInput
 from stapo_training.methods import SelectorConfig
 from stapo_training.probe.encoding import EncodedTokens, ModelFolder
 from stapo_training.probe.responses import Response
-from stapo_training.selection.selectors import silence_spurious
+from stapo_training.selection.selectors import alone, silence_spurious
 from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution, token_keys
 from stapo_training.token_log.rows import MiniBatch
 
@@ -145,7 +145,7 @@ def scored_mini_batch(
     if problem := stats.problem(f"mini-batch {step}"):
         problem.next_step = "check the model's weights, or score with --dtype fp32"
         raise problem
-    chosen, s2t = mask.select(stats), silence_spurious(stats, tau_p=mask.tau_p, q=mask.q)
+    chosen, s2t = mask.select(stats, pool=alone), silence_spurious(stats, tau_p=mask.tau_p, q=mask.q)
     rare_N, logprob_N = s2t.candidate_N.numpy(), scores.logprob_T.numpy()
     return MiniBatch(
         step=step,
@@ -164,7 +164,7 @@ def scored_mini_batch(
         clipped_N=np.zeros(total, bool),
         collision_N=scores.collision_T.numpy(),
         rare_N=rare_N,
-        silenced_N=~chosen.keep_N.numpy(),
+        silenced_N=~chosen.keep_N.bool().numpy(),
         top_id_NK=scores.top_id_TK.numpy().astype(np.int32),
         top_logprob_NK=scores.top_logprob_TK.numpy(),
         tau_h=s2t.threshold if rare_N.any() else None,

@@ -180,7 +180,7 @@ def _not_known(config: Any) -> str:
     plans = (
         "" if config.run.card or config.trainer.device == "cpu" else "; run.card=H100 plans for a GPU that is not here"
     )
-    return f"not known: an error below says why{plans}"
+    return f"not known: not checked, or an error below says why{plans}"
 
 
 def _time(config: Any, found: Preflight) -> str | None:

@@ -217,7 +217,8 @@ class LocalRollout:
 def _asked(row: Mapping[str, Any], response: Any, more: Mapping[str, Any]) -> DataProto:
     """A response as veRL's reward managers read it; extra_info is a copy, since they write into it."""
     ids = torch.tensor([response.token_ids])
-    values = {k: np.array([v], dtype=object) for k, v in {**row, "extra_info": {**row["extra_info"], **more}}.items()}
+    info = {k: v for k, v in row["extra_info"].items() if k != SAMPLE_SEED} | dict(more)  # a validation has no noise
+    values = {k: np.array([v], dtype=object) for k, v in {**row, "extra_info": info}.items()}
     return DataProto.from_dict({"responses": ids, "attention_mask": torch.ones_like(ids)}, values)
 
 
