@@ -20,11 +20,11 @@ _VALIDATED = ("actor_rollout_ref.rollout.val_kwargs.n=8", "run.validation_settin
 _NOISE = "+reward.custom_reward_function.reward_kwargs.noise"
 
 
-class _Part(BaseModel):
+class _Fixed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Noise(_Part):
+class Noise(_Fixed):
     """ratio: how many times as likely a useful word makes a reward of +1."""
 
     ratio: float
@@ -37,12 +37,12 @@ class Without(Noise):
     steps: int
 
 
-class Pilot(_Part):
+class Pilot(_Fixed):
     seeds: tuple[int, ...]
     rule: str
 
 
-class NoiseClaim(_Part):
+class NoiseClaim(_Fixed):
     """STAPO minus `against` is above 0, or, with `within`, less than so many points from it."""
 
     id: str
@@ -52,7 +52,7 @@ class NoiseClaim(_Part):
     within: float
 
 
-class NoiseClaims(_Part):
+class NoiseClaims(_Fixed):
     """claims.json. noises: share of coins -> seeds. judged: the noise of the claims. first: the first step whose
     validation counts."""
 
