@@ -219,6 +219,13 @@ HOSTILE = "</script><script>alert(1)</script></pre><img src=x onerror=alert(1)>"
 UNSEEN = "\u202eright\u200b\x00\x1b[31m"
 
 
+def test_a_page_of_one_mini_batch_shows_no_interval(tmp_path: Path):
+    files, _ = analyse(load(logs.write(tmp_path / "run", [SILENCED])))
+    cells = re.findall(r"<td>([^<]*)</td>", files["index.html"].decode())
+    assert cells
+    assert not [c for c in cells if "nan" in c]
+
+
 def test_the_page_has_no_element_of_the_model(tmp_path: Path):
     around = logs.ids(f"{HOSTILE} `code` | $x$ <!-- & &amp; {UNSEEN}")
     rows = [logs.row(token=t, position=i, prompt_id=HOSTILE, before=around, after=around, top_tokens=around[i : i + 5])
