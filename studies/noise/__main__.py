@@ -45,7 +45,7 @@ def collect(run_folder: tyro.conf.Positional[Path]) -> None:
     config = read_json(run_folder / "run.json", Run).config
     if config.get("experiment") != "noise" or config.get("pilot") or config.get("quick"):
         raise BadInput(f"{run_folder} is no run that judges the claims", found=f"{config.get('experiment')} run",
-                       expected="python -m studies.noise run, without --pilot and --quick")  # fmt: skip
+                       expected="no pilot, no quick form", next_step="python -m studies.noise run")  # fmt: skip
     out = command.RECORDS / "noise" / config["noise"]
     print(f"{len(copied(run_folder, out, lambda folder, run_id: ({}, {})))} files written below {out}")
 

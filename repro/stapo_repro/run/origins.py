@@ -60,9 +60,13 @@ class Carried(Origin):
     def judge(self) -> str:
         return "base"
 
+    @staticmethod
+    def _stage(world: str) -> str:
+        return f"base-{world}" if world else "base"
+
     def _base(self, r: CellRequest, world: str) -> Path:
         """The folder of base model, data and benchmarks."""
-        return r.out / "-".join(filter(None, ["base", world]))
+        return r.out / self._stage(world)
 
     def inputs(self, r: CellRequest) -> list[Stage]:
         stages = []
@@ -96,7 +100,7 @@ class Carried(Origin):
         return most, f"{cores} cores, {free:.0f} GiB free at {cost.TRAINING_GIB:g} a training"
 
     def needed(self, m: Model, kind: str, inputs: Iterable[Stage]) -> list[str]:
-        return ["-".join(filter(None, ["base", m.world]))]
+        return [self._stage(m.world)]
 
 
 class FromHub(Origin):
