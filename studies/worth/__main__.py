@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from tyro.conf import UseAppendAction
+
 from studies import command
 
 
 def measure(
     model: Path, data: Path, probe: Path, data_dir: Path, out: Path, each: int = 150, of: int = 8,
     max_tokens: int = 512, seed: int = 0, dtype: Literal["float32", "bfloat16"] = "float32",
-    anywhere: bool = False,
+    engine: Literal["hf", "vllm"] = "hf", vllm: UseAppendAction[tuple[str, ...]] = (), anywhere: bool = False,
 ) -> None:  # fmt: skip
     """Measure the worth of single tokens by continuations with and without them. To resume, repeat the command.
 
@@ -26,13 +28,15 @@ def measure(
         max_tokens: Tokens of a response, continuation included.
         seed: Decides which tokens, and every continuation.
         dtype: Of the weights.
+        engine: Of the evaluation. hf, on a CPU, gives the same bytes again.
+        vllm: KEY=VALUE, an argument of vLLM (repeat it).
         anywhere: Tokens behind the answer too, which hardly change it.
     """
     from studies.worth.measure import Measurement
     from studies.worth.measure import measure as measured
     from studies.worth.page import section
 
-    asked = Measurement(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, anywhere)
+    asked = Measurement(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, engine, vllm, anywhere)
     print("\n".join(section(measured(asked))))
 
 

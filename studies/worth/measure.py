@@ -7,7 +7,7 @@ right answer when the model goes on after prefix and token, V when it goes on af
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from stapo_eval.decoding import Decoding
+from stapo_eval.engines import EngineOptions, Request, make_engine
+from stapo_eval.models import find_model
 from stapo_results import provenance, runs, store, terminal, token_log
 from stapo_results.benchmarks import load as load_benchmark
-from stapo_results.errors import BadInput
-from stapo_results.generation import Drawing, Sampler
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.seeds import derive_seed
 from stapo_results.stop_tokens import stop_token_ids
 from stapo_training.miniature.worlds import PLANTED
@@ -27,8 +29,6 @@ from stapo_training.reward import compute_score
 from studies.worth.record import KINDS, WORTH, Kind, TokenWorth
 
 _WORLDS = 1000  # fewer words than this has a vocabulary of the testbed's worlds alone
-ROWS = 64
-"""Continuations at a time."""
 
 
 class Place(NamedTuple):
@@ -56,6 +56,8 @@ class Measurement:
     max_tokens: int = 512
     seed: int = 0
     dtype: Literal["float32", "bfloat16"] = "float32"
+    engine: Literal["hf", "vllm"] = "hf"
+    vllm: tuple[str, ...] = ()
     anywhere: bool = False
 
 
@@ -134,7 +136,9 @@ def measure(asked: Measurement) -> list[TokenWorth]:
     model = encoding.find_model(asked.model)
     config = {k: str(v) if isinstance(v, Path) else v for k, v in vars(asked).items()}
     revisions = model.revisions | {"data": store.sha256_file(asked.data)}
-    run = provenance.new_run("probe", config, seeds={"worth": asked.seed}, deterministic=True, revisions=revisions)
+    run = provenance.new_run(
+        "probe", config, seeds={"worth": asked.seed}, deterministic=asked.engine == "hf", revisions=revisions
+    )
     with runs.opened(asked.out, run, may_differ={"model", "data", "probe", "data_dir", "out"}.__contains__,
                      foreign=[WORTH]) as folder:  # fmt: skip
         chosen, path = places(asked, model), asked.out / WORTH
@@ -160,47 +164,52 @@ def _key_of(p: Place) -> tuple[str, int, int]:
 def _continued(
     asked: Measurement, model: encoding.ModelFolder, missing: Sequence[Place], path: Path
 ) -> list[TokenWorth]:
-    tokenizer, network = model.tokenizer, model.load(asked.dtype, "cpu")
-    stop = set(stop_token_ids(tokenizer, network.generation_config.eos_token_id))
-    sampler = Sampler(network, ROWS, stop)
+    from transformers import GenerationConfig
+
     right, cut = (np.zeros((len(missing), 2), np.int64) for _ in range(2))  # with the token, without
     left = np.full(len(missing), 2 * asked.of)
-    found = []
+    requests, found = [], []
+    longest = max(len(p.prompt) for p in missing) + asked.max_tokens
+    stop = stop_token_ids(model.tokenizer, GenerationConfig.from_pretrained(model.path).eos_token_id)
+    options = EngineOptions(max_model_len=longest, vllm=asked.vllm)
 
-    def ended(number: int, side: int, ids: Sequence[int], stopped: bool) -> None:
+    def ended(number: int, side: int, text: str, stopped: bool) -> None:
         place = missing[number]
-        head = [*place.before, place.row["token"]] if side == 0 else place.before
-        text = tokenizer.decode([*head, *ids], skip_special_tokens=True)
-        right[number, side] += bool(stopped and compute_score("", text, place.gold)["acc"])
+        whole = model.tokenizer.decode(_head(place, side), skip_special_tokens=True) + text
+        right[number, side] += bool(stopped and compute_score("", whole, place.gold)["acc"])
         cut[number, side] += not stopped
         left[number] -= 1
 
-    for number, place in enumerate(missing):
-        for side in (0, 1):
-            after = [*place.before, place.row["token"]] if side == 0 else place.before
-            for i in range(asked.of):
-                if side == 0 and place.row["token"] in stop:  # nothing follows the token that ends a response
-                    ended(number, side, (), stopped=True)
-                    continue
-                seed = derive_seed(asked.seed, "worth", *map(str, _key_of(place)), side, i)
-                sampler.add((number, side, i), [*place.prompt, *after], seed, Drawing(), asked.max_tokens - len(after))
-    with closing(sampler), store.Journal(path) as journal, terminal.Display() as display:
-        for responses_of_step in sampler.all_ended():
-            made = []
-            for key, response in responses_of_step:
-                number, side, _ = _place(key)
-                ended(number, side, response.token_ids, response.finish_reason == "stop")
-                if not left[number]:
-                    made.append(_worth(missing[number], asked.of, right[number], cut[number], tokenizer))
-            journal.append(made)
-            found += made
-            display.show(f"{len(found)} of {len(missing)} tokens", len(found) / len(missing))
+    with closing(make_engine(asked.engine, find_model(str(asked.model)), dtype=asked.dtype, options=options)) as engine:
+        for number, place in enumerate(missing):
+            for side in (0, 1):
+                head = _head(place, side)
+                for i in range(asked.of):
+                    if side == 0 and place.row["token"] in stop:  # nothing follows the token that ends a response
+                        ended(number, side, "", stopped=True)
+                        continue
+                    seed = derive_seed(asked.seed, "worth", *map(str, _key_of(place)), side, i)
+                    decoding = Decoding(1.0, 1.0, asked.max_tokens - len(head))
+                    requests.append(Request(f"{side}", f"{number} {i}", number, seed, (*place.prompt, *head), decoding))
+        with store.Journal(path) as journal, terminal.Display() as display:
+            for responses_of_step in engine.stream(requests, {}):
+                made = []
+                for f in responses_of_step:
+                    number = f.request.sample_index
+                    if f.error:
+                        raise RunFailed("a continuation failed", found=f.error, next_step="repeat the command")
+                    ended(number, int(f.request.cell), f.text, f.finish_reason == "stop")
+                    if not left[number]:
+                        made.append(_worth(missing[number], asked.of, right[number], cut[number], model.tokenizer))
+                journal.append(made)
+                found += made
+                display.show(f"{len(found)} of {len(missing)} tokens", len(found) / len(missing))
     return found
 
 
-def _place(key: Hashable) -> tuple[int, int, int]:
-    assert isinstance(key, tuple)
-    return key
+def _head(place: Place, side: int) -> list[int]:
+    """What a continuation follows: the response up to the token, with it (side 0) or without it."""
+    return [*place.before, place.row["token"]] if side == 0 else place.before
 
 
 def _worth(place: Place, of: int, right: np.ndarray, cut: np.ndarray, tokenizer: Any) -> TokenWorth:

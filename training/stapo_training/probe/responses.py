@@ -91,8 +91,12 @@ class Plain(ResponseLine):
         return self
 
 
-def read(data: Path) -> list[Response]:
+def read(data: Path, group: int = 0) -> list[Response]:
     """The responses of a file in its order, with their advantages.
+
+    Args:
+        group: samples of a prompt that are a group of their own, by their numbers. The groups pass as in a training:
+            the first of each prompt, then the second of each. If 0, all samples of a prompt are one group.
 
     Raises:
         BadInput: naming file and line.
@@ -105,7 +109,9 @@ def read(data: Path) -> list[Response]:
         raise BadInput(f"{data} holds no response", expected=expected, next_step=_PAGE)
     rows = _lines(data, lines)
     _check(rows)
-    set_advantages(rows)
+    if group:
+        rows.sort(key=lambda r: r.sample // group)
+    set_advantages(rows, group)
     return rows
 
 
@@ -173,14 +179,14 @@ def _check(rows: Sequence[Response]) -> None:
         raise BadInput(f"{r.where}: {what}", found=found, expected=expected, next_step=next_step)
 
 
-def set_advantages(rows: Sequence[Response]) -> None:
-    """Set the advantages from the rewards of each prompt's responses, as GRPO does.
+def set_advantages(rows: Sequence[Response], group: int = 0) -> None:
+    """Set the advantages from the rewards of each group of responses (`read`), as GRPO does.
 
-    A prompt with one response, or whose rewards are all equal, tells nothing: 0. Advantages that lines give stay.
+    A group of one response, or whose rewards are all equal, tells nothing: 0. Advantages that lines give stay.
     """
-    groups: dict[str, list[Response]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[Response]] = defaultdict(list)
     for r in rows:
-        groups[r.prompt_id].append(r)
+        groups[r.prompt_id, r.sample // (group or MOST_SAMPLES)].append(r)
     for members in groups.values():
         rewards = [r.reward for r in members if r.reward is not None]
         # rounding in the mean of equal rewards, divided by 1e-6, would be an advantage

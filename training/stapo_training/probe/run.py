@@ -41,6 +41,9 @@ class ProbeOptions:
     """The mask: of ours by name, or FILE.py:FUNCTION. tau_p and q are given to it."""
     mini_batch: int = 512
     """Responses, in the order of the file, that share one entropy threshold."""
+    group: int = 0
+    """Samples of a prompt that are a group, as in a training: by their numbers, the first group of each prompt first.
+    If 0, all samples of a prompt are one group."""
     mode: Literal["on", "full"] = "on"
     """on: rows for rare tokens, counts for all. full: rows for all."""
     most_rows: int = 50_000
@@ -62,6 +65,7 @@ class ProbeOptions:
             ("--tau-p", self.tau_p, 0 < self.tau_p <= 1, "above 0, at most 1"),
             ("--q", self.q, 0 <= self.q <= 1, "0 to 1"),
             ("--mini-batch", self.mini_batch, self.mini_batch >= 1, "1 or more"),
+            ("--group", self.group, self.group != 1 and self.group >= 0, "2 or more, or 0"),
             ("--batch-tokens", self.batch_tokens, self.batch_tokens >= 0, "0 or more"),
             ("--most-rows", self.most_rows, self.most_rows >= 1, "1 or more"),
         ):
@@ -88,7 +92,7 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     mask = o.mask
     runs.check_folder(o.out, "--out")
     model = encoding.find_model(o.model)
-    rows = responses.read(o.data)
+    rows = responses.read(o.data, o.group)
     if all(r.advantage == 0 for r in rows):
         say("note: every advantage is 0: no token is rare. A prompt needs right and wrong responses")
     tokens = encoding.encode(rows, model)
@@ -110,7 +114,7 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
         o.out,
         run,
         may_differ=_PLACES.__contains__,
-        older=lambda c: {"selector": "silence_spurious", **c},
+        older=lambda c: {"selector": "silence_spurious", "group": 0, **c},
         foreign=[FOLDER],
     ) as folder:
         missing = {s: m for s, m in of_step.items() if not all(f.is_file() for f in token_log.shard_files(log, s))}
