@@ -474,6 +474,11 @@ def test_missing_and_busy_cards_are_refused(nodes: list[Node], found: str) -> No
     assert e.value.found == found
 
 
+def test_a_card_is_shared_where_memory_is_not_checked() -> None:
+    nodes = [Node("a", 1, 64, busy=["GPU 0: 38.0 GiB"])]
+    assert machine.check_gpus(compose([*GPUS, "hardware=1gpu", "run.check_memory=false"]), nodes) == nodes
+
+
 def test_fewer_cores_than_slots_are_a_warning_and_fewer_slots_are_refused() -> None:
     config = compose([*GPUS, "hardware=1gpu"])
     assert machine.check_cores(config, [Node("a", 1, 5)]) is None

@@ -605,13 +605,15 @@ def check_gpus(config: Any, nodes: Sequence[Node]) -> list[Node]:
             expected=f"{asked} node(s) with {each} GPU(s) each",
             next_step=cure if gpu else slots,
         )
-    if busy := [f"{n.host} {card}" for n in used for card in n.busy]:
+    busy = [f"{n.host} {card}" for n in used for card in n.busy]
+    if busy and config.run.check_memory:
         # Ray gives cards away by number, without looking at who uses them
         raise BadInput(
             "another program uses a GPU",
             found="; ".join(busy[:4]),
             expected="every GPU that Ray may choose free",
-            next_step="nvidia-smi names the process: end it, or hide the card with CUDA_VISIBLE_DEVICES",
+            next_step="nvidia-smi names the process: end it, hide the card with CUDA_VISIBLE_DEVICES, or share it "
+            "(run.check_memory=false, docs/gpu.md)",
         )
     return used
 
