@@ -183,7 +183,7 @@ def test_every_claim_from_synthetic_records(tmp_path):
         "not distinguishable": "4c",  # both have 6 of 8
         "opposite": "5a 5b 5c 6a 6b 6c",  # the same numbers in all worlds: S2T gains where it must not
         "not run": "7a 7b 7c 7d 7e 7f 8 9a 9b 9c 9d 10a 10b 10c 10d 10e 10f 10g 10h 10i 10j 10k 11a 11b 12 "
-        "13a 13b 13c 13d 13e",
+        "13a 13b 13c 13d 13e 14a 14b",
     }
     one = found["2a"]  # useful words .9 + .03 s less .2 + .01 s: 70, 72, 74
     assert (one.quantity.mean, one.quantity.sd) == (pytest.approx(72), pytest.approx(2))
