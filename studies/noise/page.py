@@ -15,6 +15,7 @@ from stapo_repro.text import grid, number_shown, p_shown
 from stapo_results.sizes import of_world
 from stapo_results.statistics import Number, holm, over_seeds
 from studies import command
+from studies.noise.figure import Dose, dose_response
 from studies.noise.request import NoiseClaim, NoiseClaims, label, load
 
 RECORDS = command.RECORDS / "noise"
@@ -54,6 +55,12 @@ def values(
     return found
 
 
+def mean(found: Values, arm: str, measure: str) -> Number:
+    """Over the seeds of an arm; no number without one."""
+    by_seed = found[arm][measure]
+    return over_seeds([*by_seed.values()]) if by_seed else Number()
+
+
 def minus(found: Values, first: str, second: str, measure: str) -> Number:
     """First minus second, paired by the seeds that both have; no number without one."""
     a, b = found[first][measure], found[second][measure]
@@ -84,17 +91,20 @@ def add(files: dict[Path, bytes]) -> None:
     lines = ["# A noisy reward", "", c.question, "", c.rule, "", c.pilot.rule, "", c.expected, "", *_claims(c, runs)]
     lines += ["", "## Dose-response", "", "Ratio: how many times as likely a useful word makes a reward of +1. The "
               "trainings without noise are the testbed's, of 40 steps and other seeds.", ""]  # fmt: skip
-    rows = []
-    for noise, n in sorted(c.noises.items(), reverse=True):
-        found = values(runs, {m: label(m, noise) for m in c.arms}, c.first, n.seeds, c.steps)
-        rows.append([noise, f"{n.ratio:g}", *_differences(c, found)])
-    found = values(without, {m: m for m in c.arms}, c.first, c.without.seeds, c.without.steps)
-    rows.append(["0", f"{c.without.ratio:g}", *_differences(c, found)])
+    doses = [(noise, n.ratio, values(runs, {m: label(m, noise) for m in c.arms}, c.first, n.seeds, c.steps))
+             for noise, n in sorted(c.noises.items(), reverse=True)]  # fmt: skip
+    w = c.without
+    doses.append(("0", w.ratio, values(without, {m: m for m in c.arms}, c.first, w.seeds, w.steps)))
+    rows = [[noise, f"{ratio:g}", *_differences(found)] for noise, ratio, found in doses]
     head = ["Noise", "Ratio", *(f"STAPO minus {labels.method_label(m)}: {MEASURES[x]}" for m, x in _SHOWN)]
     files[command.TABLES / "noise.md"] = "\n".join([*lines, *grid(head, rows), ""]).encode()
+    means = [Dose(noise, ratio, {arm: {m: mean(found, arm, m) for m in MEASURES} for arm in c.arms})
+             for noise, ratio, found in doses]  # fmt: skip
+    drawn = dose_response(means, c.arms, {m: MEASURES[m] for m in ("longer t1.0", "useful, late")})
+    command.add_figures(files, "noise", [drawn])
 
 
-def _differences(c: NoiseClaims, found: Values) -> list[str]:
+def _differences(found: Values) -> list[str]:
     numbers = [minus(found, "stapo", m, x) for m, x in _SHOWN]
     return [f"{number_shown(n, 1, sign=True)}, {len(n.seeds)} seeds" if n.known else "not run" for n in numbers]
 
@@ -110,6 +120,6 @@ def _claims(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
     lines = ["## Claims", "", *grid(("Claim", "Difference", "Found", "p after Holm", "It"), rows, 2), ""]
     means = []
     for arm in c.arms:
-        texts = [number_shown(over_seeds([*by.values()]), 1) if (by := found[arm][m]) else "not run" for m in MEASURES]
-        means.append([labels.method_label(arm), *texts])
+        of_arm = (mean(found, arm, m) for m in MEASURES)
+        means.append([labels.method_label(arm), *(number_shown(n, 1) if n.known else "not run" for n in of_arm)])
     return [*lines, *grid(("", *MEASURES.values()), means)]
