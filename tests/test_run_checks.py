@@ -45,7 +45,7 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, c
     text = capsys.readouterr().out
     for part in (
         "  3. train/stapo-qwen3-8b-s0: to do\n     stapo-train run method=stapo size=qwen3-8b hardware=8gpu ",
-        "about 17 d 19 h, 3,418 GPU h, disk 491.2 GiB (formula, 513 s a step: generation ",
+        "about 17 d 19 h, 3,418 GPU h, disk 491.2 GiB (formula for H100, 513 s a step: generation ",
         "Still to do: 5 of 7 stages, about ",
         "ok      GPUs: 8 in this machine, 8 needed\n",
         "ok      evaluation's environment: vllm 0.32.0, math_verify 0.9.0, torch 2\n",

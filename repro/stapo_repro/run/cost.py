@@ -144,7 +144,7 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     parallel = machine.tensor_parallel(size)
     step = Step(shape, sequences, lengths, reference=reference, own_pass=0.75 * own, tensor_parallel=parallel)
     seconds = step.seconds(CARDS[machine.card], machine.gpus)
-    basis = f"formula, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
+    basis = f"formula for {machine.card}, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
     return Cost(seconds * steps / 3600, machine.gpus, disk, basis)
 
 
@@ -160,5 +160,5 @@ def evaluation(method: str, size: str, machine: Machine, settings: int) -> Cost:
     generating = samples.sampling(CARDS[machine.card], machine.gpus)
     asked = 2 * judge["parameters"] * count * judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
-    basis = f"formula, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
+    basis = f"formula for {machine.card}, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
     return Cost((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")
