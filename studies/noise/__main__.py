@@ -19,8 +19,7 @@ def run(*given: Any, **named: Any) -> int:
 
     r = request(*given, **named)
     if (seconds := chain.run(r)) is not None:
-        judges = not (r.quick or r.same["pilot"])
-        chain.show_end(r, seconds, f"python -m studies.noise collect {r.out}" if judges else "")
+        chain.show_end(r, seconds, "" if r.quick else f"python -m studies.noise collect {r.out}")
     return 0
 
 
@@ -36,17 +35,17 @@ def page(check: bool = False) -> int:
 
 
 def collect(run_folder: tyro.conf.Positional[Path]) -> None:
-    """Copy a finished run's records, without token logs, to results/records/noise; a pilot judges nothing."""
+    """Copy a finished run's records, without token logs, to results/records/noise."""
     from stapo_repro.collect import collect as copied
     from stapo_results.errors import BadInput
     from stapo_results.schema import Run
     from stapo_results.store import read_json
 
     config = read_json(run_folder / "run.json", Run).config
-    if config.get("experiment") != "noise" or config.get("pilot") or config.get("quick"):
-        raise BadInput(f"{run_folder} is no run that judges the claims", found=f"{config.get('experiment')} run",
-                       expected="no pilot, no quick form", next_step="python -m studies.noise run")  # fmt: skip
-    out = command.RECORDS / "noise" / config["noise"]
+    if config.get("experiment") != "noise" or config.get("quick"):
+        raise BadInput(f"{run_folder} is no run of this study", found=f"{config.get('experiment')} run",
+                       expected="no quick form", next_step="python -m studies.noise run")  # fmt: skip
+    out = command.RECORDS / "noise" / ("pilot" if config["pilot"] else config["noise"])
     print(f"{len(copied(run_folder, out, lambda folder, run_id: ({}, {})))} files written below {out}")
 
 

@@ -13,7 +13,7 @@ _APART = 0.012  # of a ratio, in its logarithm: arms beside each other
 
 
 class Dose(NamedTuple):
-    """One ratio: its share of coins, whether its claims are judged, and arm -> measure -> mean with its interval."""
+    """One ratio: its share of coins, and arm -> measure -> mean with its interval."""
 
     noise: str
     ratio: float
@@ -31,12 +31,10 @@ def dose_response(doses: Sequence[Dose], arms: Sequence[str], titles: Mapping[st
             for i, arm in enumerate(arms):
                 at = [d.ratio * (1 + _APART) ** (3 * (i - 1)) for d in doses]
                 found = [d.of[arm][measure] for d in doses]
-                there = [(x, n) for x, n in zip(at, found, strict=True) if n.known]
-                how = method_style(arm)
-                axes.plot(*zip(*((x, n.mean) for x, n in there), strict=True) if there else ((), ()),
-                          color=how.colour, linewidth=0.8, dashes=how.dashes or (None, None))  # fmt: skip
-                for x, n in there:
-                    mark(axes, n, x, how, f"{measure} {arm} {x:.2f}", upright=True)
+                for x, d, n in zip(at, doses, found, strict=True):
+                    if n.known:  # hollow: other seeds and steps
+                        name = f"{measure} {arm} {d.ratio:g}"
+                        mark(axes, n, x, method_style(arm), name, upright=True, hollow=not float(d.noise))
             if not any(n[measure].known for d in doses for n in d.of.values()):
                 nothing(axes)
                 continue
@@ -45,16 +43,17 @@ def dose_response(doses: Sequence[Dose], arms: Sequence[str], titles: Mapping[st
             axes.xaxis.set_minor_locator(NullLocator())
             axes.set(title=title, xlabel="times as likely to be rewarded with a useful word")
             axes.set_ylim(0, 104)
-        legend(figure, [handle(arm) for arm in arms])
+        legend(figure, [handle(arm, line=False) for arm in arms])
         least = min(doses, key=lambda d: d.ratio)
         first = next(iter(titles))
         texts = [f"{name} {number_shown(least.of[arm][first], 1)}"
                  for name, arm in (("S2T", "stapo"), ("random mask", "stapo-random"), ("no mask", "justrl"))
                  if least.of[arm][first].known]  # fmt: skip
         return save(Sketch(
-            "noise_dose", "How much a rare useful word has to help before a random mask keeps it", figure,
+            "noise_dose", "Which masks learn a rare useful word, by how much it helps", figure,
             "World costly. A coin in a share of the rewards makes a useful word less telling. Means over seeds with "
             "95 % t intervals, over the validations from step 20 to the last at temperature 1; useful words over the "
-            "last quarter of the steps. The trainings without coins are the testbed's: 40 steps and other seeds.",
+            "last quarter of the steps. Intervals are cut at the axes. Hollow: the testbed's trainings without coins, of "
+            "40 steps and other seeds. 60 steps cannot tell a word that is lost from one that comes late.",
             finding=f"At {least.ratio:g}, longer problems (%): {', '.join(texts)}" if texts else "",
         ))  # fmt: skip

@@ -12,6 +12,7 @@ from stapo_repro import labels
 from stapo_repro.read import TrainingRun, load_training_runs
 from stapo_repro.statistics import ALPHA, tost_p
 from stapo_repro.text import grid, number_shown, p_shown
+from stapo_results.resampling import sign_flip_p
 from stapo_results.sizes import of_world
 from stapo_results.statistics import Number, holm, over_seeds
 from studies import command
@@ -24,8 +25,16 @@ MEASURES = {
     "longer t1.0": "Longer problems, T = 1.0 (%)",
     "longer t0.7": "Longer problems, T = 0.7 (%)",
     "useful, late": "Useful words per 100 responses, late",
+    "spurious, late": "Spurious words, late",
+    "trained t1.0": "Trained lengths, T = 1.0 (%)",
 }
-_SERIES = {"longer t1.0": "val-core/mini-add-hard/acc/mean@8", "longer t0.7": "val-t0.7/mini-add-hard/acc/mean@8"}
+_SERIES = {
+    "longer t1.0": "val-core/mini-add-hard/acc/mean@8",
+    "longer t0.7": "val-t0.7/mini-add-hard/acc/mean@8",
+    "trained t1.0": "val-core/mini-add/acc/mean@8",
+}
+_WORDS = {"useful, late": "useful_rate", "spurious, late": "spurious_rate"}
+_LEARNT = 30  # by then JustRL and STAPO had learnt the task in the pilot
 _SHOWN = [(m, x) for m in ("justrl", "stapo-random") for x in ("longer t1.0", "useful, late")]
 Values = dict[str, dict[str, dict[int, float]]]
 """arm -> measure -> seed -> a number, in points or words per 100 responses."""
@@ -36,7 +45,7 @@ def value(run: TrainingRun, measure: str, first: int) -> float | None:
     if measure in _SERIES:
         found = [v for step, v in run.series(_SERIES[measure]).items() if step >= first]
     else:
-        rates = run.series("useful_rate")
+        rates = run.series(_WORDS[measure])
         found = [v for step, v in rates.items() if step > 0.75 * max(rates)]
     return 100 * fmean(found) if found else None
 
@@ -89,7 +98,8 @@ def add(files: dict[Path, bytes]) -> None:
     runs = [r for r in load_training_runs([RECORDS]) if r.size == size] if RECORDS.exists() else []
     without = [r for r in load_training_runs([WITHOUT]) if r.size == size]
     lines = ["# A noisy reward", "", c.question, "", c.rule, "", c.pilot.rule, "", c.expected, "", *_claims(c, runs)]
-    lines += ["", "## Dose-response", "", "Ratio: how many times as likely a useful word makes a reward of +1. The "
+    lines += ["", *_explored(c, runs), *_pilot(c, runs)]
+    lines += ["## Dose-response", "", "Ratio: how many times as likely a useful word makes a reward of +1. The "
               "trainings without noise are the testbed's, of 40 steps and other seeds.", ""]  # fmt: skip
     doses = [(noise, n.ratio, values(runs, {m: label(m, noise) for m in c.arms}, c.first, n.seeds, c.steps))
              for noise, n in sorted(c.noises.items(), reverse=True)]  # fmt: skip
@@ -107,6 +117,26 @@ def add(files: dict[Path, bytes]) -> None:
 def _differences(found: Values) -> list[str]:
     numbers = [minus(found, "stapo", m, x) for m, x in _SHOWN]
     return [f"{number_shown(n, 1, sign=True)}, {len(n.seeds)} seeds" if n.known else "not run" for n in numbers]
+
+
+def _explored(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
+    """The differences of the claims without the time of learning, and at the end."""
+    names, rows = {m: label(m, c.judged) for m in c.arms}, []
+    for words, first in ((f"From step {_LEARNT} on", _LEARNT), ("At the last step", c.steps)):
+        found = values(runs, names, first, c.noises[c.judged].seeds, c.steps)
+        for against in ("stapo-random", "justrl"):
+            for m in ("longer t1.0", "longer t0.7"):
+                n = minus(found, "stapo", against, m)
+                numbers = [number_shown(n, 1, sign=True), p_shown(sign_flip_p(n.seeds))] if n.known else ["not run", ""]
+                rows.append([words, f"STAPO minus {labels.method_label(against)}", MEASURES[m], *numbers])
+    text = "Without a claim: the mean from step 20 on measures the time of learning too. p of the exact sign-flip test."
+    return [text, "", *grid(("", "Difference", "Of", "Found", "p"), rows, 3), ""]
+
+
+def _pilot(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
+    found = values(runs, {"justrl": label("justrl", c.judged)}, c.steps, c.pilot.seeds, c.steps)
+    numbers = [f"{x:.1f}" for _, x in sorted(found["justrl"]["trained t1.0"].items())]
+    return [f"In the pilot JustRL had {' and '.join(numbers)} % at step {c.steps}.", ""] if numbers else []
 
 
 def _claims(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:

@@ -1,17 +1,12 @@
-"""S2T without its condition on the advantage: rare tokens of wrong responses are silenced by the same rule."""
+"""S2T on both signs: STAPO's mask, and in wrong responses the mirrored rule with a quantile of its own."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
-
-from stapo_training.selection.selectors import Selection, TokenStats, alone, quantile
+from stapo_training.selection.selectors import Pool, Selection, alone, silence_spurious, silence_spurious_wrong
+from stapo_training.selection.token_stats import TokenStats
 
 
-def both_signs(stats: TokenStats, *, tau_p: float, q: float, pool: Callable[[Any], Any] = alone) -> Selection:
-    """Silence the share `q` of lowest entropy among the rare tokens of right and of wrong responses."""
-    rare_N = stats.response_N & (stats.logprob_N < math.log(tau_p))
-    threshold = quantile(pool(stats.entropy_N[rare_N]), q)
-    silenced_N = rare_N & (stats.entropy_N.double() < threshold)
-    return Selection(stats.response_N & ~silenced_N, rare_N, threshold)
+def both_signs(stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone) -> Selection:
+    """The threshold is that of right responses."""
+    right, wrong = (rule(stats, tau_p=tau_p, q=q, pool=pool) for rule in (silence_spurious, silence_spurious_wrong))
+    return Selection(right.keep_N & wrong.keep_N, right.candidate_N | wrong.candidate_N, right.threshold)

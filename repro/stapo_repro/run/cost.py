@@ -160,5 +160,7 @@ def evaluation(method: str, size: str, machine: Machine, settings: int) -> Cost:
     generating = samples.sampling(CARDS[machine.card], machine.gpus)
     asked = 2 * judge["parameters"] * count * judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
-    basis = f"formula for {machine.card}, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
+    basis = (
+        f"formula for {machine.card}, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
+    )
     return Cost((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")
