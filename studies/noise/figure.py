@@ -9,7 +9,7 @@ from stapo_repro.figures.style import Sketch, handle, legend, mark, method_style
 from stapo_repro.text import number_shown
 from stapo_results.statistics import Number
 
-_APART = 0.012  # of a ratio, in its logarithm: arms beside each other
+_APART, _ASIDE = 1.045, 1.015  # factors of a ratio: arms beside each other, seeds beside their mean
 
 
 class Dose(NamedTuple):
@@ -29,11 +29,14 @@ def dose_response(doses: Sequence[Dose], arms: Sequence[str], titles: Mapping[st
         panels = figure.subplots(1, len(titles))
         for axes, (measure, title) in zip(panels, titles.items(), strict=True):
             for i, arm in enumerate(arms):
-                at = [d.ratio * (1 + _APART) ** (3 * (i - 1)) for d in doses]
+                at = [d.ratio * _APART ** (i - 1) for d in doses]
                 found = [d.of[arm][measure] for d in doses]
                 for x, d, n in zip(at, doses, found, strict=True):
                     if n.known:  # hollow: other seeds and steps
                         name = f"{measure} {arm} {d.ratio:g}"
+                        axes.plot(
+                            [x * _ASIDE] * len(n.seeds), n.seeds, ".", color=method_style(arm).colour, markersize=3
+                        )
                         mark(axes, n, x, method_style(arm), name, upright=True, hollow=not float(d.noise))
             if not any(n[measure].known for d in doses for n in d.of.values()):
                 nothing(axes)
@@ -53,7 +56,7 @@ def dose_response(doses: Sequence[Dose], arms: Sequence[str], titles: Mapping[st
             "noise_dose", "Which masks learn a rare useful word, by how much it helps", figure,
             "World costly. A coin in a share of the rewards makes a useful word less telling. Means over seeds with "
             "95 % t intervals, over the validations from step 20 to the last at temperature 1; useful words over the "
-            "last quarter of the steps. Intervals are cut at the axes. Hollow: the testbed's trainings without coins, of "
-            "40 steps and other seeds. 60 steps cannot tell a word that is lost from one that comes late.",
+            "last quarter of the steps. Small: each seed. Intervals are cut at the axes. Hollow: without coins, "
+            "the testbed's trainings of 40 steps and other seeds. 60 steps do not tell a lost word from a late one.",
             finding=f"At {least.ratio:g}, longer problems (%): {', '.join(texts)}" if texts else "",
         ))  # fmt: skip
