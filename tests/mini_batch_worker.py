@@ -15,10 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-SELECTORS = (
-    *("silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"),
-    *("top_entropy", "keep_all"),
-)
 S2T = {"name": "silence_spurious"}
 WATCHED = (7, 11, 40)
 CLIP = (0.2, 0.28)
@@ -107,7 +103,7 @@ class Hand:
 def cases(folder: Path) -> dict[str, dict]:
     import torch.distributed as dist
 
-    from stapo_training.methods import SelectorConfig
+    from stapo_training.methods import SELECTORS, SelectorConfig
     from stapo_training.start.configuration import compose
     from stapo_training.token_log import rows as token_rows
     from stapo_training.token_log.writer import TokenLogConfig

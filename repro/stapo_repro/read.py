@@ -119,7 +119,7 @@ def _check_pair(first: Loaded, second: Loaded) -> None:
             f"two records of the cell {first.record.cell.id} contradict each other",
             found=f"other {', '.join(differing)} in {first.file} and {second.file}",
             expected="one record a cell, or equal ones",
-            next_step="keep the one that is right: name only its folder, or remove the other file",
+            next_step="name only the folder of the one that is meant; of results/records leave out `APART` (read.py)",
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 
+from stapo_results.errors import BadInput
 from stapo_training.methods import Definition, SelectorConfig
 from stapo_training.selection import objectives
 from stapo_training.selection.own import is_own
@@ -91,13 +92,15 @@ def kept(d: Definition, tokens: TokensByHand, advantage_N: torch.Tensor) -> tupl
         return every, c
     among = (tokens.reward_S > 0)[tokens.sequence_N].numpy() & (p < d.tau_p) if d.among == "right" else c
     ranked = h[among]
-    silenced = {
+    rules = {
         "silence_spurious": lambda: h < (np.inf if d.q == 1 else np.quantile(ranked, d.q)),
         "silence_low_probability": lambda: every,
         "silence_high_entropy": lambda: h > np.quantile(ranked, 1 - d.q),
         "silence_random": lambda: tokens.key_N < np.append(np.sort(tokens.key_N[c]), np.inf)[int(d.q * c.sum() + 1e-9)],
-    }[d.selector.removesuffix("_wrong")]()
-    return ~(c & silenced), c
+    }
+    if (name := d.selector.removesuffix("_wrong")) not in rules:
+        raise BadInput(f"no calculation by hand of {name}", next_step=f"a line of `kept` in {__file__}")
+    return ~(c & rules[name]()), c
 
 
 def losses(

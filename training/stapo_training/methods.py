@@ -79,7 +79,8 @@ class SelectorConfig(_Part):
     def _known(cls, name: str) -> str:
         if name not in SELECTORS and not own.is_own(name):
             raise ValueError(
-                f"no such selector; one of {', '.join(SELECTORS)}, FILE.py:FUNCTION or package.module:FUNCTION"
+                f"no such selector; one of {', '.join(SELECTORS)} (those of results/stapo_results/methods.yaml), "
+                "FILE.py:FUNCTION or package.module:FUNCTION"
             )
         if own.is_own(name):
             keywords = [p for p in signature(own.load(name)).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
