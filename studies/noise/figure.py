@@ -1,14 +1,16 @@
-"""The dose-response: accuracy and useful words of each arm, by how much a useful word helps."""
+"""The dose-response, and the useful words of every training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stapo_repro.figures.style import Sketch, handle, legend, mark, method_style, nothing, save, sheet, style
+from stapo_repro.figures.style import Sketch, handle, legend, mark, method_style, name_of, nothing, save, sheet, style
+from stapo_repro.read import TrainingRun
 from stapo_repro.text import number_shown
 from stapo_results.statistics import Number
 
+_OFTEN = 0.5  # useful words a response
 _APART, _ASIDE = 1.045, 1.015  # factors of a ratio: arms beside each other, seeds beside their mean
 
 
@@ -59,4 +61,34 @@ def dose_response(doses: Sequence[Dose], arms: Sequence[str], titles: Mapping[st
             "last quarter of the steps. Small: each seed. Intervals are cut at the axes. Hollow: without coins, "
             "the testbed's trainings of 40 steps and other seeds. 60 steps do not tell a lost word from a late one.",
             finding=f"At {least.ratio:g}, longer problems (%): {', '.join(texts)}" if texts else "",
+        ))  # fmt: skip
+
+
+def useful_words(runs: Sequence[TrainingRun], names: Mapping[str, str], noise: str) -> Sketch:
+    """A line a training: useful words per 100 responses, by step.
+
+    Args:
+        runs: finished trainings of the judged seeds.
+        names: arm -> the method label of its runs.
+    """
+    with style():
+        figure = sheet(2.5)
+        panels = figure.subplots(1, len(names), sharex=True, sharey=True)
+        learnt = {}
+        for axes, (arm, name) in zip(panels, names.items(), strict=True):
+            how, last = method_style(arm), []
+            for run in (r for r in runs if r.method == name):
+                rates = run.series("useful_rate")
+                axes.plot([*rates], [100 * v for v in rates.values()], color=how.colour, linewidth=0.9)
+                last.append(rates[max(rates)])
+            learnt[arm] = f"{name_of(arm)} {sum(v > _OFTEN for v in last)} of {len(last)}"
+            axes.set(title=name_of(arm), xlabel="training step")
+            if not last:
+                nothing(axes)
+        panels[0].set(ylabel="useful words per 100 responses", ylim=(0, None))
+        return save(Sketch(
+            "noise_useful", f"Rare useful words while {float(noise):.0%} of the rewards are a coin", figure,
+            "World costly. A line a training. The arms of a seed share base model, prompts and coins. Of the rare tokens of "
+            "right responses the random mask silences as large a share as S2T.",
+            finding=f"More than {100 * _OFTEN:.0f} at the last step: {', '.join(learnt.values())}" if runs else "",
         ))  # fmt: skip

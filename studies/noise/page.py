@@ -16,7 +16,7 @@ from stapo_results.resampling import sign_flip_p
 from stapo_results.sizes import of_world
 from stapo_results.statistics import Number, holm, over_seeds
 from studies import command
-from studies.noise.figure import Dose, dose_response
+from studies.noise.figure import Dose, dose_response, useful_words
 from studies.noise.request import NoiseClaim, NoiseClaims, label, load
 
 RECORDS = command.RECORDS / "noise"
@@ -50,14 +50,18 @@ def value(run: TrainingRun, measure: str, first: int) -> float | None:
     return 100 * fmean(found) if found else None
 
 
+def finished(runs: Sequence[TrainingRun], seeds: Sequence[int], steps: int) -> list[TrainingRun]:
+    """Those of so many steps."""
+    return [r for r in runs if r.status == "done" and r.seed in seeds and max(s.step for s in r.steps) == steps]
+
+
 def values(
     runs: Sequence[TrainingRun], names: Mapping[str, str], first: int, seeds: Sequence[int], steps: int
 ) -> Values:
     """Of finished runs of so many steps. names: an arm -> the method label of its runs."""
     found: Values = defaultdict(lambda: defaultdict(dict))
-    whole = [r for r in runs if r.status == "done" and r.seed in seeds and max(s.step for s in r.steps) == steps]
     for arm, method in names.items():
-        for run in (r for r in whole if r.method == method):
+        for run in (r for r in finished(runs, seeds, steps) if r.method == method):
             for m in MEASURES:
                 if (x := value(run, m, first)) is not None:
                     found[arm][m][run.seed] = x
@@ -111,7 +115,9 @@ def add(files: dict[Path, bytes]) -> None:
     means = [Dose(noise, ratio, {arm: {m: mean(found, arm, m) for m in MEASURES} for arm in c.arms})
              for noise, ratio, found in doses]  # fmt: skip
     drawn = dose_response(means, c.arms, {m: MEASURES[m] for m in ("longer t1.0", "useful, late")})
-    command.add_figures(files, "noise", [drawn])
+    judging = finished(runs, c.noises[c.judged].seeds, c.steps)
+    words = useful_words(judging, {m: label(m, c.judged) for m in c.arms}, c.judged)
+    command.add_figures(files, "noise", [drawn, words])
 
 
 def _differences(found: Values) -> list[str]:

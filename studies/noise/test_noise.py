@@ -81,7 +81,7 @@ def test_verdicts_after_holm() -> None:
 def test_the_page_is_that_of_the_committed_records() -> None:
     files: dict[Path, bytes] = {}
     page.add(files)
-    assert {p.name for p in files} == {"noise.md", "noise_dose.svg", "README.md"}
+    assert {p.name for p in files} == {"noise.md", "noise_dose.svg", "noise_useful.svg", "README.md"}
     for path, data in files.items():
         assert data == path.read_bytes()
     assert [c.id for c in load().claims] == list("abcd")
