@@ -88,7 +88,7 @@ def useful_words(runs: Sequence[TrainingRun], names: Mapping[str, str], noise: s
         panels[0].set(ylabel="useful words per 100 responses", ylim=(0, None))
         return save(Sketch(
             "noise_useful", f"Rare useful words while {float(noise):.0%} of the rewards are a coin", figure,
-            "World costly. A line a training. The arms of a seed share base model, prompts and coins. Of the rare tokens of "
-            "right responses the random mask silences as large a share as S2T.",
+            "World costly. A line a training. The arms of a seed share base, prompts and coins. Of the rare tokens "
+            "of right responses the random mask silences as large a share as S2T.",
             finding=f"More than {100 * _OFTEN:.0f} at the last step: {', '.join(learnt.values())}" if runs else "",
         ))  # fmt: skip
