@@ -490,7 +490,7 @@ def test_rewards_by_hand_a_group_of_one_and_equal_rewards(tmp_path: Path) -> Non
 
 def test_groups_of_samples_pass_as_in_a_training(tmp_path: Path) -> None:
     """Samples 0 and 1 of each prompt, then 2 and 3; two rewards a and b differ by +-1/sqrt(2) of their spread."""
-    lines = [line(prompt=p, reward=x) for p, x in zip("aaaabb", (0, 1, 1, 1, 1, 0), strict=True)]
+    lines = [line(prompt=p, reward=x) for p, x in zip("ababaa", (0, 1, 1, 0, 1, 1), strict=True)]
     rows = responses.read(write(tmp_path / "data.jsonl", lines), group=2)
     assert [(r.prompt, r.sample) for r in rows] == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("a", 2), ("a", 3)]
     half = math.sqrt(0.5)

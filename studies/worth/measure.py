@@ -109,7 +109,9 @@ def places(asked: Measurement, model: encoding.ModelFolder) -> list[Place]:
     response_of = list(zip(table["prompt_id"].to_pylist(), table["sample"].to_pylist(), strict=True))
     right = {w for w, advantage in zip(response_of, rows["advantage"], strict=True) if advantage > 0}
     ends = {w: answered(model.tokenizer, encoded[w].response.tolist()) for w in right if w in encoded}
-    rows["open"] = (table["position"].to_numpy() < np.array([ends.get(w, 0) for w in response_of])) | asked.anywhere
+    position = table["position"].to_numpy()
+    rows["open"] = (position < np.array([ends.get(w, 0) for w in response_of])) | asked.anywhere
+    rows["open"] &= position < asked.max_tokens - 1  # a token at least may follow
     golds: dict[str, str] = {}
     for benchmark in sorted({r.prompt_id.split("/")[0] for r in given}):
         golds |= {f"{benchmark}/{p.id}": str(p.answer) for p in load_benchmark(benchmark, asked.data_dir).problems}
@@ -133,14 +135,15 @@ def measure(asked: Measurement) -> list[TokenWorth]:
     Raises:
         BadInput: as `places`, or another measurement in `out`.
     """
+    import torch
+
     model = encoding.find_model(asked.model)
     config = {k: str(v) if isinstance(v, Path) else v for k, v in vars(asked).items()}
     revisions = model.revisions | {"data": store.sha256_file(asked.data)}
-    run = provenance.new_run(
-        "probe", config, seeds={"worth": asked.seed}, deterministic=asked.engine == "hf", revisions=revisions
-    )
+    exact = asked.engine == "hf" and not torch.cuda.is_available()
+    run = provenance.new_run("probe", config, seeds={"worth": asked.seed}, deterministic=exact, revisions=revisions)
     with runs.opened(asked.out, run, may_differ={"model", "data", "probe", "data_dir", "out"}.__contains__,
-                     foreign=[WORTH]) as folder:  # fmt: skip
+                     older=lambda c: {"engine": "hf", "vllm": [], **c}, foreign=[WORTH]) as folder:  # fmt: skip
         chosen, path = places(asked, model), asked.out / WORTH
         store.repair(path, TokenWorth)
         done = {_key(t): t for t in store.read(path, TokenWorth)} if path.exists() else {}
@@ -170,7 +173,9 @@ def _continued(
     left = np.full(len(missing), 2 * asked.of)
     requests, found = [], []
     longest = max(len(p.prompt) for p in missing) + asked.max_tokens
-    stop = stop_token_ids(model.tokenizer, GenerationConfig.from_pretrained(model.path).eos_token_id)
+    there = (model.path / "generation_config.json").is_file()
+    ends = GenerationConfig.from_pretrained(model.path).eos_token_id if there else None
+    stop = stop_token_ids(model.tokenizer, ends)
     options = EngineOptions(max_model_len=longest, vllm=asked.vllm)
 
     def ended(number: int, side: int, text: str, stopped: bool) -> None:
@@ -193,16 +198,18 @@ def _continued(
                     requests.append(Request(f"{side}", f"{number} {i}", number, seed, (*place.prompt, *head), decoding))
         with store.Journal(path) as journal, terminal.Display() as display:
             for responses_of_step in engine.stream(requests, {}):
-                made = []
-                for f in responses_of_step:
+                made, errors = [], [f.error for f in responses_of_step if f.error]
+                for f in (f for f in responses_of_step if not f.error):
                     number = f.request.sample_index
-                    if f.error:
-                        raise RunFailed("a continuation failed", found=f.error, next_step="repeat the command")
                     ended(number, int(f.request.cell), f.text, f.finish_reason == "stop")
                     if not left[number]:
                         made.append(_worth(missing[number], asked.of, right[number], cut[number], model.tokenizer))
                 journal.append(made)
                 found += made
+                if errors:
+                    raise RunFailed(
+                        "a continuation failed", found=errors[0], next_step="the same command makes the rest"
+                    )
                 display.show(f"{len(found)} of {len(missing)} tokens", len(found) / len(missing))
     return found
 

@@ -110,7 +110,8 @@ def read(data: Path, group: int = 0) -> list[Response]:
     rows = _lines(data, lines)
     _check(rows)
     if group:
-        rows.sort(key=lambda r: r.sample // group)
+        place = {p: i for i, p in enumerate(dict.fromkeys(r.prompt_id for r in rows))}
+        rows.sort(key=lambda r: (r.sample // group, place[r.prompt_id]))
     set_advantages(rows, group)
     return rows
 
