@@ -186,3 +186,10 @@ def test_a_tokenizer_is_kept_without_its_merges_and_reads_the_same_ids(tmp_path:
     one, other = Vocabulary(kept), Vocabulary(given)
     ids = [[i, i + 1, 600 - i] for i in range(1, 598)]
     assert [one.several(t) for t in ids] == [other.several(t) for t in ids]
+
+
+def test_no_committed_record_names_a_folder_of_a_machine() -> None:
+    records = Path(__file__).resolve().parents[1] / "results" / "records"
+    files = [f for f in records.rglob("*.json*") if not f.name.startswith("tokenizer")]
+    assert len(files) > 100
+    assert [str(f) for f in files if any(p in f.read_bytes() for p in (b'"/tmp/', b'"/home/', b'"/root/'))] == []

@@ -53,6 +53,11 @@ def two_sequences() -> MiniBatch:
     )
 
 
+def test_a_log_names_the_file_of_a_mask_without_its_folder() -> None:
+    of_a_file = {**HEADER.model_dump(), "selector": "/home/me/run/mine.py:rarest"}
+    assert LogHeader.model_validate(of_a_file).selector == "mine.py:rarest"
+
+
 def test_rows_have_the_tokens_place_and_context() -> None:
     found = token_rows.rows(two_sequences(), np.array([False, True, False, True, False]))
     assert found["prompt_id"] == ["b", "a"]

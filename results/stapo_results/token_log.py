@@ -21,10 +21,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from stapo_results import store
 from stapo_results.errors import RecordError, message_of
@@ -93,6 +93,7 @@ _MEASURED = (
 class LogHeader(BaseModel):
     """What holds for all rows of a file.
 
+    selector: its name; of a file of one's own FILE.py:FUNCTION, without the folder, which is this machine's.
     policy: whose log-probabilities and entropies the rows have: the policy that the selector judges by. loss: veRL's
     policy loss; the clip and with it w of the gradient norm are known of "vanilla" alone, of others the norm is that of
     the surrogate without a clip.
@@ -105,7 +106,7 @@ class LogHeader(BaseModel):
 
     schema_version: Literal[2] = 2
     mode: Literal["on", "full"]
-    selector: str
+    selector: Annotated[str, AfterValidator(lambda name: name.rpartition("/")[2])]
     tau_p: float
     q: float
     vocabulary: int
