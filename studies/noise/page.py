@@ -35,6 +35,7 @@ _SERIES = {
 }
 _WORDS = {"useful, late": "useful_rate", "spurious, late": "spurious_rate"}
 _LEARNT = 30  # by then JustRL and STAPO had learnt the task in the pilot
+_MANY = 0.9  # useful words a response
 _SHOWN = [(m, x) for m in ("justrl", "stapo-random") for x in ("longer t1.0", "useful, late")]
 Values = dict[str, dict[str, dict[int, float]]]
 """arm -> measure -> seed -> a number, in points or words per 100 responses."""
@@ -111,18 +112,33 @@ def add(files: dict[Path, bytes]) -> None:
     doses.append(("0", w.ratio, values(without, {m: m for m in c.arms}, c.first, w.seeds, w.steps)))
     rows = [[noise, f"{ratio:g}", *_differences(found)] for noise, ratio, found in doses]
     head = ["Noise", "Ratio", *(f"STAPO minus {labels.method_label(m)}: {MEASURES[x]}" for m, x in _SHOWN)]
-    files[command.TABLES / "noise.md"] = "\n".join([*lines, *grid(head, rows), ""]).encode()
+    lines += [*grid(head, rows), "", f"First step with {100 * _MANY:.0f} useful words per 100 responses, without a "
+              "claim: the runs' lowest to highest, and how many have one.", ""]  # fmt: skip
+    trained = {noise: finished(runs, n.seeds, c.steps) for noise, n in sorted(c.noises.items(), reverse=True)}
+    steps = [[noise, *(first_steps(of, label(m, noise)) for m in c.arms)] for noise, of in trained.items()]
+    steps.append(["0", *(first_steps(finished(without, w.seeds, w.steps), m) for m in c.arms)])
+    lines += grid(("Noise", *map(labels.method_label, c.arms)), steps)
+    files[command.TABLES / "noise.md"] = "\n".join([*lines, ""]).encode()
     means = [Dose(noise, ratio, {arm: {m: mean(found, arm, m) for m in MEASURES} for arm in c.arms})
              for noise, ratio, found in doses]  # fmt: skip
     drawn = dose_response(means, c.arms, {m: MEASURES[m] for m in ("longer t1.0", "useful, late")})
-    judging = finished(runs, c.noises[c.judged].seeds, c.steps)
-    words = useful_words(judging, {m: label(m, c.judged) for m in c.arms}, c.judged)
+    words = useful_words(trained[c.judged], {m: label(m, c.judged) for m in c.arms}, c.judged)
     command.add_figures(files, "noise", [drawn, words])
 
 
 def _differences(found: Values) -> list[str]:
     numbers = [minus(found, "stapo", m, x) for m, x in _SHOWN]
     return [f"{number_shown(n, 1, sign=True)}, {len(n.seeds)} seeds" if n.known else "not run" for n in numbers]
+
+
+def first_steps(runs: Sequence[TrainingRun], method: str) -> str:
+    """When a method's runs first had `_MANY` useful words a response, such as "13 to 18, 4 of 4"; "not run"."""
+    rates = [run.series("useful_rate") for run in runs if run.method == method]
+    if not rates:
+        return "not run"
+    firsts = sorted(min(many) for of in rates if (many := [step for step, rate in of.items() if rate >= _MANY]))
+    ends = " to ".join(dict.fromkeys(map(str, (firsts[0], firsts[-1])))) if firsts else "never"
+    return f"{ends}, {len(firsts)} of {len(rates)}"
 
 
 def _explored(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:

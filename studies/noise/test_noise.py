@@ -63,6 +63,12 @@ def test_numbers_by_hand() -> None:
     assert (d.mean, d.low, d.high) == pytest.approx((11.5, 11.5 - 6.353, 11.5 + 6.353), abs=1e-3)
 
 
+def test_first_steps() -> None:
+    runs = [run("stapo", 1, 0.8, 0.95), run("stapo", 2, 0.8, 0.2), run("justrl", 1, 0.8, 0.95)]  # in the last ten steps
+    assert page.first_steps(runs, "stapo") == "31, 1 of 2"
+    assert page.first_steps(runs, "grpo") == "not run"
+
+
 def claim(measure: str, within: float = 0.0) -> NoiseClaim:
     return NoiseClaim.model_validate(
         {"id": "x", "claim": "", "measure": measure, "against": "justrl", "within": within}
