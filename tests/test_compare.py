@@ -13,6 +13,7 @@ from stapo_eval.compare import compare, load_cells, pair_runs
 from stapo_repro import paper
 from stapo_repro.read import load_cells as load
 from stapo_repro.table.build import build
+from stapo_repro.text import rounded
 from stapo_results.errors import BadInput
 
 
@@ -153,8 +154,9 @@ def test_the_table_has_the_differences_of_this_command_and_none_where_samples_ar
     there = {d.benchmark: d for d in of if (d.method, d.against, d.setting) == ("stapo", "base", "t1.0")}
     # .25 and .5 and 0 less: -.25, and 2 of the 4 patterns of signs are as extreme
     assert here == {"mini-add": (None, None), "mini-add-hard": (-0.25, 0.5), "avg": (None, None)}
-    assert {k: (d.points and d.points / 100, d.p_holm) for k, d in there.items()} == here
-    assert (there["avg"].status, there["avg"].missing) == ("samples missing", 1)
+    found = {k: (rounded(d.number.mean / 100), rounded(d.p_holm)) for k, d in there.items()}
+    assert found == here
+    assert (there["avg"].status, there["avg"].number.missing) == ("samples missing", 1)
 
 
 def test_the_command_prints_and_writes_what_is_asked_for(

@@ -23,7 +23,6 @@ from stapo_repro.table.build import build
 from stapo_repro.tokens.log import load
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
-from stapo_results.statistics import Number
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
@@ -152,7 +151,6 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     # late entropy: the mean of the last quarter of eight steps
     late = [s.values["entropy"] for s in g.runs[0].steps if s.step in (7, 8)]
     entropy = compare.late_entropy(g, "stapo")
-    assert entropy is not None
     assert entropy.mean == pytest.approx(sum(late) / 2)
     assert g.methods == tuple(labels.METHODS)  # such a run is in no other figure
 
@@ -164,12 +162,11 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "10", "00"])
     synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "10", "00", "--"])
     found = compare.forest_lines(of(tmp_path)[MINI], "t1.0")
-    value, printed = found["mini-add", "base"]
-    assert isinstance(value, Number)
-    assert (value.mean, value.low, printed) == (25.0, pytest.approx(25 - 45.9346, abs=1e-3), None)
-    why = [found["mini-add", m][0] for m in ("grpo", "justrl", "entropy20")]
+    (d, printed) = found["mini-add", "base"]
+    assert (d.number.mean, d.number.low, printed) == (25.0, pytest.approx(25 - 45.9346, abs=1e-3), None)
+    why = [found["mini-add", m][0].status for m in ("grpo", "justrl", "entropy20")]
     assert why == ["other problems", "samples missing", "not run"]
-    assert found["avg", "base"][0] == "not run"  # of two benchmarks one was run
+    assert found["avg", "base"][0].status == "not run"  # of two benchmarks one was run
     # printed, 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size=S)
     found = compare.forest_lines(of(tmp_path)[S], "t1.0")
@@ -202,9 +199,8 @@ def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
     table = build(load_cells([tmp_path]), paper.load())
     for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, g.benchmarks)):
         key = ("miniature", "stapo", name, "t1.0")
-        said = next(r for r in table.rows if (r.section, r.method, r.benchmark, r.setting) == key)
-        shown = g.accuracy("stapo", part, "t1.0")
-        assert shown is not None
+        row = next(r for r in table.rows if (r.section, r.method, r.benchmark, r.setting) == key)
+        said, shown = row.score.percent, g.accuracy("stapo", part, "t1.0")
         assert (shown.mean, shown.low, shown.high) == pytest.approx((said.mean, said.low, said.high))
         assert len(shown.seeds) == 2
 

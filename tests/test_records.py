@@ -15,6 +15,7 @@ from stapo_repro import paper
 from stapo_repro.collect import laid_over
 from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.table.build import build as build_table
+from stapo_repro.text import rounded
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cut, Run, StepMetrics
 from stapo_results.store import append, find_whole, read_json, write_json
@@ -79,7 +80,7 @@ def test_other_gold_answers_are_refused_between_seeds_and_not_compared_between_m
     record(tmp_path, ("10", "00"), "base", benchmark_sha256="1" * 64)
     found = build_table(load_cells([tmp_path]), paper.load()).differences["miniature"]
     d = next(d for d in found if (d.method, d.against, d.benchmark, d.setting) == ("stapo", "base", "mini-add", "t1.0"))
-    assert (d.status, d.points) == ("other problems", None)
+    assert (d.status, d.number.known) == ("other problems", False)
     record(tmp_path, seed=1, benchmark_sha256="1" * 64)
     with pytest.raises(RecordError, match="different gold answers"):
         build_table(load_cells([tmp_path]), paper.load())
@@ -153,7 +154,7 @@ def test_a_damaged_byte_is_refused_or_changes_no_value_silently(tmp_path, data):
 
     def read() -> tuple[str, list]:
         table = build_table(load_cells([tmp_path]), paper.load())
-        return table.inputs_sha256, [r.mean for r in table.rows]
+        return table.inputs_sha256, [rounded(r.score.percent.mean) for r in table.rows]
 
     path = record(tmp_path, ("10", "11", "00"))
     whole, (stamp, before) = path.read_bytes(), read()

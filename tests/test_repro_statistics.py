@@ -86,15 +86,15 @@ def test_runs_for_an_equivalence_by_hand():
 
 
 def test_rank_correlation_by_hand() -> None:
-    assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4], [0, 0, 0, 0])[0] == pytest.approx(0.8)  # 1 - 6 x 2 / (4 x 15)
+    assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4], [0, 0, 0, 0]).mean == pytest.approx(0.8)  # 1 - 6 x 2 / (4 x 15)
     # midranks 1.5 1.5 3 against 1 2 3: covariance 1.5, squares 1.5 and 2
-    rho, low, high = rank_correlation([5, 5, 9], [1, 2, 3], [0, 0, 0])
-    assert rho == pytest.approx(1.5 / math.sqrt(3))
-    assert all(map(math.isnan, (low, high)))
-    assert math.isnan(rank_correlation([1, 1], [1, 2], [0, 1])[0])
+    found = rank_correlation([5, 5, 9], [1, 2, 3], [0, 0, 0])
+    assert found.mean == pytest.approx(1.5 / math.sqrt(3))
+    assert not found.has_interval
+    assert not rank_correlation([1, 1], [1, 2], [0, 1]).known
 
 
 def test_a_rank_correlations_interval_is_over_clusters() -> None:
     """Draws aa and bb hold one direction each, ab and ba both: +1, -1 and 0 ("1 2" against "1 2" and "2 1", tied)."""
-    rho, low, high = rank_correlation([1, 2, 1, 2], [1, 2, 2, 1], ["a", "a", "b", "b"])
-    assert (rho, low, high) == (0.0, pytest.approx(-1.0), pytest.approx(1.0))
+    found = rank_correlation([1, 2, 1, 2], [1, 2, 2, 1], ["a", "a", "b", "b"])
+    assert (found.mean, found.low, found.high) == (0.0, pytest.approx(-1.0), pytest.approx(1.0))

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import synthetic_records as synthetic
@@ -33,14 +34,18 @@ def section(t: Table, name: str = "miniature") -> Section:
     return next(s for s in t.sections if s.id == name)
 
 
-def value(t: Table, method: str, benchmark: str, setting: str = "t1.0", part: str = "miniature") -> Row:
+def value(t: Table, method: str, benchmark: str, setting: str = "t1.0", part: str = "miniature") -> SimpleNamespace:
+    """A row as the files hold it."""
     key = (part, method, "ours", benchmark, setting)
-    return next(r for r in t.rows if (r.section, r.method, r.source, r.benchmark, r.setting) == key)
+    row = next(r for r in t.rows if (r.section, r.method, r.source, r.benchmark, r.setting) == key)
+    return SimpleNamespace(**text.written(row, write.COLUMNS[Row]))
 
 
-def difference(t: Table, method: str, against: str, benchmark: str = "mini-add", part: str = "miniature") -> Difference:
+def difference(t: Table, method: str, against: str, benchmark: str = "mini-add", part: str = "miniature"):
+    """A difference as the files hold it."""
     key = (method, against, benchmark, "t1.0")
-    return next(d for d in t.differences[part] if (d.method, d.against, d.benchmark, d.setting) == key)
+    found = next(d for d in t.differences[part] if (d.method, d.against, d.benchmark, d.setting) == key)
+    return SimpleNamespace(**text.written(found, write.COLUMNS[Difference]))
 
 
 def cell(root: Path, method: str, verdicts: list[str], benchmark: str = "mini-add", **changed) -> None:
@@ -232,7 +237,7 @@ def test_two_seeds_have_both_variances(tmp_path):
     assert v.se_sampling == 5.77350269
     # t = 2.5 at 2.909 degrees of freedom: between 2 (.1296) and 3 (.0877); the sign flip of .2 .5 .8 has 2 of 8
     d = difference(t, "stapo", "base")
-    assert (d.points, d.se, d.seeds, d.test) == (50.0, 20.0, [0, 1], "t over problems and seeds")
+    assert (d.points, d.se, d.seeds, d.test) == (50.0, 20.0, (0, 1), "t over problems and seeds")
     assert d.p is not None
     assert 0.0877 < d.p < 0.1296
     assert d.p_sign_flip == 0.25
@@ -249,6 +254,15 @@ def test_seeds_of_an_average_are_models(tmp_path):
     assert v.se == v.se_problems == 12.24744871  # sqrt(.03 + .03) / 2
     v = value(table(tmp_path / "other"), "stapo", "avg")
     assert (v.status, v.shown, v.mean) == ("incomplete", "seeds differ", None)
+
+
+def test_a_seed_without_a_sample_of_a_problem_leaves_the_other_seeds_and_the_samples_of_each(tmp_path):
+    cell(tmp_path, "stapo", ["11", "--", "10"], seed=0)
+    cell(tmp_path, "stapo", ["11", "00", "10"], seed=1)
+    t = table(tmp_path)
+    v = value(t, "stapo", "mini-add")
+    assert (v.status, v.mean, v.seeds, v.samples, v.missing) == ("incomplete", None, {1: 50.0}, 4, 2)
+    assert "| STAPO | **incomplete** (not run)<br><sub>N 2 x 3</sub>" in write.to_markdown(t)
 
 
 def test_seeds_with_other_problems_are_refused(tmp_path):
@@ -352,7 +366,7 @@ def test_every_form_holds_the_numbers_of_the_rows(tmp_path):
             cell(tmp_path, "stapo", ["1100"] * rows, b, size=SIZE, seed=seed)
         cell(tmp_path, "base", ["1000"] * (rows - 1) + ["1--0"], b, size=SIZE)
     t = table(small(tmp_path))
-    wanted = [r.shown for r in t.rows if r.status in ("run", "paper")]
+    wanted = [r.score.shown for r in t.rows if r.score.status in ("run", "paper")]
     lines = list(csv.DictReader(io.StringIO(write.to_csv(t))))
     assert [text.shown(float(line["mean"])) for line in lines if line["mean"]] == wanted
     assert {line["seeds"] for line in lines if line["size"] == SIZE and line["method"] == "stapo" and line["se"]} == {

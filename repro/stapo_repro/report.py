@@ -31,7 +31,7 @@ from stapo_repro.figures.style import save, style
 from stapo_repro.read import APART, Loaded, check_roots, load_cells
 from stapo_repro.table.build import build
 from stapo_repro.table.write import to_markdown
-from stapo_repro.text import percent, shown, visible
+from stapo_repro.text import shown, visible
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, marked
 from stapo_repro.tokens.tables import MISMATCH, mismatch_cells, small_percent
@@ -87,7 +87,7 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     listed = _runs(roots, skip, page)
     responses = _responses(runs, cells, most)
     # as in the table; a cell that is not in it comes last
-    place = {path: n for n, path in enumerate(path for r in table.rows for path in r.records)}
+    place = {path: n for n, path in enumerate(path for r in table.rows for path in r.score.records)}
     cells.sort(key=lambda c: (place.get(c.path, len(place)), c.record.cell.id))
     views = [_cell(c, listed, responses, page) for c in cells]
     # every text of a record in the table is escaped against HTML by `text.escape`
@@ -161,10 +161,10 @@ def _cell(c: Loaded, runs: list[dict[str, Any]], responses: Responses, page: Pat
     return {
         "model": f"{labels.method_label(of.method)}, {labels.size_label(of.size)}",
         "title": f"{labels.benchmark_label(of.benchmark)} at {of.setting}{step}",
-        "mean": shown(percent(sum(means) / len(means))),
+        "mean": shown(100 * sum(means) / len(means)),
         "address": _address(c.file, page),
         "run": next((run["address"] for run in runs if run["id"] == r.run_id), ""),
-        "lines": [f"{p.problem_id:<24} {shown(percent(m)):>6}  {p.verdicts}" for p, m in lines],
+        "lines": [f"{p.problem_id:<24} {shown(100 * m):>6}  {p.verdicts}" for p, m in lines],
         "responses": responses.get(of.id, ()),
     }
 

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded
-from stapo_repro.text import percent, rounded
+from stapo_repro.text import as_written, shown
 from stapo_results.errors import RecordError
 from stapo_results.resampling import bootstrap
 from stapo_results.schema import SETTINGS
@@ -53,28 +54,37 @@ class Score:
     With several it covers the choice of seeds too (`crossed`): a statement about the method.
 
     Attributes:
-        estimate: mean, standard error and interval; `samples` counts those of all seeds.
-        se_problems: standard error over problems (with the sampling in it).
-        se_seeds: standard error over training seeds; NaN with one.
-        se_sampling: the part of `se_problems` that more samples would remove; NaN where samples are missing.
-        bootstrap: percentile interval, problems resampled (seeds are not).
-        seeds: training seed -> score.
+        shown: the printed text in percent (two decimals, half to even), or why there is no average.
+        estimate: its `samples` count those of all seeds, and `se_problems` has their sampling in it.
         rows: problems the benchmark holds (more than `estimate.problems` when only a part was run).
-        fewest: present samples of the problem that has the fewest.
-        cells: the records it was made of.
+        fewest_samples: those there are of the problem that has the fewest.
+        cells: the records it was made of; none where there is no score.
         by_seed: training seed -> problem id -> mean of its samples, over evaluation seeds; empty for an average.
     """
 
-    estimate: Number
-    se_problems: float
-    se_seeds: float
-    se_sampling: float
-    bootstrap: tuple[float, float]
-    seeds: dict[int, float]
-    rows: int
-    fewest: int
-    cells: tuple[Loaded, ...]
+    status: Literal["run", "not run", "incomplete", "paper"] = "not run"
+    shown: str = ""
+    estimate: Number = Number()
+    rows: int = 0
+    fewest_samples: int = 0
+    cells: tuple[Loaded, ...] = ()
     by_seed: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def percent(self) -> Number:
+        """The estimate in percent."""
+        return self.estimate.times(100)
+
+    @property
+    def seeds(self) -> dict[int, float]:
+        """Training seed -> score in percent, where each problem has a sample."""
+        seeds = sorted({c.record.cell.train_seed for c in self.cells})
+        return {s: x for s, x in zip(seeds, self.percent.seeds, strict=True) if not math.isnan(x)}
+
+    @property
+    def records(self) -> list[str]:
+        """Paths of the records."""
+        return sorted(c.path for c in self.cells)
 
     @property
     def is_base(self) -> bool:
@@ -89,10 +99,10 @@ class Score:
 
     @property
     def truncated(self) -> float:
-        """Share of the responses that met the limit of tokens; NaN without a response."""
+        """Responses in percent that met the limit of tokens; NaN without a response."""
         ends = sum((Counter(c.record.finish_reasons) for c in self.cells), Counter[str]())
         finished = ends["stop"] + ends["length"]
-        return ends["length"] / finished if finished else math.nan
+        return 100 * ends["length"] / finished if finished else math.nan
 
     def matrix(self) -> NDArray[np.float64]:
         """Problem means (Q, S), columns in the order of the seeds."""
@@ -131,54 +141,58 @@ def score(cells: Sequence[Loaded]) -> Score:
     sampling = [sampling_se(list(r.values())) for r in samples.values()]
     together = [[x for r in samples.values() for x in r[i]] for i in ids]
     values = np.array([list(m.values()) for m in by_seed.values()]).T
-    estimate, se_problems, se_seeds = _over_seeds([values], clustered(together))
+    estimate = _over_seeds([values], clustered(together), sampling)
     return Score(
-        estimate=estimate,
-        se_problems=se_problems,
-        se_seeds=se_seeds,
-        se_sampling=math.sqrt(math.fsum(x**2 for x in sampling)) / len(sampling),
-        bootstrap=bootstrap([values.mean(axis=1)]),
-        seeds={s: math.fsum(m.values()) / len(m) for s, m in by_seed.items()},
+        "run" if estimate.known else "incomplete",
+        shown(100 * estimate.mean),
+        estimate,
         rows=max(c.record.benchmark_rows for c in cells),
-        fewest=min(sum(not math.isnan(x) for x in row) for row in together),
+        fewest_samples=min(sum(not math.isnan(x) for x in row) for row in together),
         cells=tuple(cells),
         by_seed=by_seed,
     )
 
 
-def _over_seeds(matrices: Sequence[NDArray[np.float64]], pooled: Number) -> tuple[Number, float, float]:
-    """(estimate, SE over problems, SE over seeds) of matrices (Q, S); with one seed `pooled` itself, and NaN where a
-    problem has no sample."""
+def _over_seeds(matrices: Sequence[NDArray[np.float64]], pooled: Number, sampling: Sequence[float]) -> Number:
+    """The number of matrices (Q, S), or with one seed `pooled`, which is over the samples of all seeds. Where a problem
+    has no sample, only the seeds' means are known. `sampling`: standard errors of the parts that it is the mean of."""
     if matrices[0].shape[1] == 1:
-        return pooled, pooled.se, math.nan
-    if any(np.isnan(m).any() for m in matrices):
-        return replace(pooled, mean=math.nan, se=math.nan, low=math.nan, high=math.nan), math.nan, math.nan
-    c = crossed(matrices, fractions=True)
-    return replace(pooled, mean=c.mean, se=c.se, low=c.low, high=c.high), c.se_problems, c.se_seeds
+        found = replace(pooled, se_problems=pooled.se, seeds=(pooled.mean,))
+    elif any(np.isnan(m).any() for m in matrices):
+        found = Number(seeds=tuple(math.fsum(seed) / len(seed) for seed in matrices[0].T))
+    else:
+        found = crossed(matrices, fractions=True)
+    low, high = bootstrap([m.mean(axis=1) for m in matrices])
+    return replace(
+        found,
+        problems=pooled.problems,
+        samples=pooled.samples,
+        missing=pooled.missing,
+        se_sampling=math.sqrt(math.fsum(x**2 for x in sampling)) / len(sampling),
+        bootstrap_low=low,
+        bootstrap_high=high,
+    )
 
 
-def average(parts: Sequence[Score | None]) -> Score | str:
+def average(parts: Sequence[Score]) -> Score:
     """The unweighted mean over benchmarks, or in words why there is none: an average of what happens to be there is not
     comparable, and no model has that of benchmarks with other training seeds."""
-    have = [p for p in parts if p is not None]
+    have = [p for p in parts if p.cells]
     if not have:
-        return "not run"
-    if len(have) < len(parts) or any(math.isnan(p.estimate.mean) for p in have):
-        return f"{len(have)} of {len(parts)} run"
+        return Score()
+    if len(have) < len(parts) or not all(p.estimate.known for p in have):
+        return Score("incomplete", f"{len(have)} of {len(parts)} run")
     if len({tuple(sorted(p.by_seed)) for p in have}) > 1:
-        return "seeds differ"
+        return Score("incomplete", "seeds differ")
     pooled = average_estimate([p.estimate for p in have])
-    estimate, se_problems, se_seeds = _over_seeds([p.matrix() for p in have], pooled)
-    worst = min(have, key=lambda p: (p.fewest / p.estimate.samples, p.estimate.samples))
+    estimate = _over_seeds([p.matrix() for p in have], pooled, [p.estimate.se_sampling for p in have])
+    worst = min(have, key=lambda p: (p.fewest_samples / p.estimate.samples, p.estimate.samples))
     return Score(
-        estimate=replace(estimate, samples=worst.estimate.samples),
-        se_problems=se_problems,
-        se_seeds=se_seeds,
-        se_sampling=math.sqrt(math.fsum(p.se_sampling**2 for p in have)) / len(have),
-        bootstrap=bootstrap([list(p.means.values()) for p in have]),
-        seeds={s: math.fsum(p.seeds[s] for p in have) / len(have) for s in sorted(have[0].seeds)},
+        "run",
+        shown(100 * estimate.mean),
+        replace(estimate, samples=worst.estimate.samples),
         rows=sum(p.rows for p in have),
-        fewest=worst.fewest,
+        fewest_samples=worst.fewest_samples,
         cells=tuple(c for p in have for c in p.cells),
     )
 
@@ -198,11 +212,12 @@ class Difference:
 
     Attributes:
         benchmark: or "avg", the unweighted mean over the section's benchmarks.
-        p: of `test`; `p_sign_flip` of the sign flip in any case. A sign flip of the problems' differences speaks about
-            the two models; the t test with the standard errors over problems and seeds about the two methods.
-        family: the tests over which `p_holm` is adjusted.
+        number: in points, `as_written`. `missing`: samples that one of the two lacks; a difference over the others may
+            flatter, so there is none.
+        p: of `test`, with the digits that are written. A sign flip of the problems' differences speaks about the two
+            models; the t test with the standard errors over problems and seeds about the two methods.
+        family: the tests over which `p_holm` is adjusted; empty without a p.
         seeds: training seeds over which it is paired too; empty with one.
-        missing: samples that one of the two lacks; a difference over the others may flatter, so there is none.
     """
 
     method: str
@@ -210,18 +225,12 @@ class Difference:
     benchmark: str
     setting: str
     status: Literal["run", "not run", "other problems", "samples missing"]
-    points: float | None = None
-    se: float | None = None
-    low: float | None = None
-    high: float | None = None
+    number: Number = Number()
     test: str = ""
-    p: float | None = None
-    p_holm: float | None = None
-    p_sign_flip: float | None = None
+    p: float = math.nan
+    p_holm: float = math.nan
     family: str = ""
-    problems: int = 0
-    missing: int = 0
-    seeds: list[int] = field(default_factory=list)
+    seeds: tuple[int, ...] = ()
 
 
 def _common_seeds(pairs: Sequence[tuple[Score, Score]]) -> tuple[int, ...]:
@@ -235,26 +244,26 @@ def _common_seeds(pairs: Sequence[tuple[Score, Score]]) -> tuple[int, ...]:
 
 
 def difference(
-    first: Sequence[Score | None], second: Sequence[Score | None], label: tuple[str, str, str, str], *,
+    first: Sequence[Score], second: Sequence[Score], label: tuple[str, str, str, str], *,
     flips: int = FLIPS,
 ) -> Difference:  # fmt: skip
     """First minus second over one benchmark or, unweighted, over several, or why there is none.
 
     Args:
-        first, second: scores on the same benchmarks in order; None where one was not run.
+        first, second: scores on the same benchmarks in order.
         label: method, against, benchmark, setting.
         flips: drawn sign flips, few where the p-value is not used.
     """
-    there = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    if len(there) < len(first):
+    pairs = list(zip(first, second, strict=True))
+    if not all(s.cells for pair in pairs for s in pair):
         return Difference(*label, "not run")
-    golds = [{s.cells[0].record.benchmark_sha256 for s in pair} for pair in there]
-    if any(a.means.keys() != b.means.keys() for a, b in there) or any(len(of) > 1 for of in golds):
+    golds = [{s.cells[0].record.benchmark_sha256 for s in pair} for pair in pairs]
+    if any(a.means.keys() != b.means.keys() for a, b in pairs) or any(len(of) > 1 for of in golds):
         return Difference(*label, "other problems")
-    if missing := sum(a.estimate.missing + b.estimate.missing for a, b in there):
-        return Difference(*label, "samples missing", missing=missing)
-    strata, by_seed, seeds = [], [], _common_seeds(there)
-    for a, b in there:
+    if missing := sum(s.estimate.missing for pair in pairs for s in pair):
+        return Difference(*label, "samples missing", Number(missing=missing))
+    strata, by_seed, seeds = [], [], _common_seeds(pairs)
+    for a, b in pairs:
         ids = sorted(a.means)
         strata.append([a.means[i] - b.means[i] for i in ids])
         if seeds:
@@ -262,21 +271,12 @@ def difference(
                 np.array([[(x.means if x.is_base else x.by_seed[s])[i] for s in seeds] for i in ids]) for x in (a, b)
             )
             by_seed.append(first_QS - second_QS)
-    flat = paired_average(strata, resamples=flips)
-    values, p, test = (flat.mean, flat.se, flat.low, flat.high), flat.sign_flip, "sign flip"
+    number = paired_average(strata, resamples=flips)
+    p, test = number.sign_flip, "sign flip"
     if seeds:
-        c = crossed(by_seed)
-        values, p, test = (c.mean, c.se, c.low, c.high), c.p, "t over problems and seeds"
-    return Difference(
-        *label,
-        "run",
-        *map(percent, values),
-        test=test,
-        p=rounded(p),
-        p_sign_flip=rounded(flat.sign_flip),
-        problems=flat.problems,
-        seeds=list(seeds),
-    )
+        number = replace(crossed(by_seed), sign_flip=number.sign_flip, problems=number.problems)
+        p, test = number.p, "t over problems and seeds"
+    return Difference(*label, "run", as_written(number.times(100)), test, round(p, 8), seeds=seeds)
 
 
 def differences(
@@ -296,18 +296,19 @@ def differences(
         for name, parts in columns.items():
             family = f"{table}, {'averages' if name == labels.AVERAGE else 'single benchmarks'}"
             for s in SETTINGS:
-                first, second = ([scores.get((size, m, b, s)) for b in parts] for m in (method, against))
+                first, second = ([scores.get((size, m, b, s), Score()) for b in parts] for m in (method, against))
                 d = difference(first, second, (method, against, name, s))
-                out.append(replace(d, family=family) if d.p is not None else d)
+                out.append(d if math.isnan(d.p) else replace(d, family=family))
     return out
 
 
-def adjust(found: Sequence[Difference]) -> tuple[list[Difference], dict[str, int]]:
+def adjust(sections: Mapping[str, Sequence[Difference]]) -> tuple[dict[str, list[Difference]], dict[str, int]]:
     """The differences with Holm's adjusted p-values, and how many tests each family holds."""
     p: dict[str, list[float]] = defaultdict(list)
-    for d in found:
-        if d.p is not None:
+    for d in chain.from_iterable(sections.values()):
+        if d.family:
             p[d.family].append(d.p)
     adjusted = {family: iter(holm(values)) for family, values in p.items()}
-    done = [d if d.p is None else replace(d, p_holm=rounded(next(adjusted[d.family]))) for d in found]
+    done = {id: [replace(d, p_holm=next(adjusted[d.family])) if d.family else d for d in found]
+            for id, found in sections.items()}  # fmt: skip
     return done, {family: len(values) for family, values in p.items()}

@@ -114,27 +114,26 @@ def tost_p(found: Number, margin: float) -> float:
     return float(stdtr(found.df, (abs(found.mean) - margin) / found.se))
 
 
-def rank_correlation(x_N: ArrayLike, y_N: ArrayLike, cluster_N: ArrayLike) -> tuple[float, float, float]:
-    """(Spearman's rho, low, high): midranks at ties, a 95 % percentile interval by a bootstrap over clusters.
+def rank_correlation(x_N: ArrayLike, y_N: ArrayLike, cluster_N: ArrayLike) -> Number:
+    """Spearman's rho: midranks at ties, a 95 % percentile interval by a bootstrap over clusters.
+
+    Not known where all x or all y are equal; without an interval where there are fewer than two clusters.
 
     Args:
         cluster_N: of each value, such as its prompt. A draw takes whole clusters and ranks what it took.
-
-    Returns:
-        NaN three times where all x or all y are equal; NaN for the ends where there are fewer than two clusters.
     """
     clusters, cluster = np.unique(np.asarray(cluster_N), return_inverse=True)
     both = np.array([x_N, y_N], dtype=np.float64)
     rho = _spearman(both)
     if len(clusters) < 2 or math.isnan(rho):
-        return rho, math.nan, math.nan
+        return Number(mean=rho)
     stream = np.random.PCG64(0)
     draws = np.empty(_RANK_RESAMPLES)
     for b in range(_RANK_RESAMPLES):
         times_C = np.bincount(uniform_indices(stream, len(clusters), len(clusters)), minlength=len(clusters))
         draws[b] = _spearman(np.repeat(both, times_C[cluster], axis=1))
-    low, high = np.nanquantile(draws, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
-    return rho, float(low), float(high)
+    low, high = np.nanquantile(draws, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2]).tolist()
+    return Number(mean=rho, low=low, high=high)
 
 
 def _spearman(both: NDArray[np.float64]) -> float:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import ROUND_HALF_EVEN, Decimal
+from operator import attrgetter
+from typing import Any
 
 from stapo_results.statistics import Number
 
@@ -21,15 +24,27 @@ _UNSEEN = re.compile(
 )
 
 
-def rounded(value: float, factor: float = 1.0) -> float | None:
-    """value x factor to eight decimals (beyond that two machines may differ), without the sign of a zero; None for
-    NaN."""
-    return None if math.isnan(value) else round(factor * value, 8) + 0.0
+def rounded(value: float) -> float | None:
+    """To eight decimals (beyond that two machines may differ), without the sign of a zero; None for NaN."""
+    return None if math.isnan(value) else round(value, 8) + 0.0
 
 
-def percent(fraction: float) -> float | None:
-    """A fraction in percent, `rounded`."""
-    return rounded(fraction, 100)
+def written(x: object, columns: str) -> dict[str, Any]:
+    """What a file holds of something: its attributes by name, "number.se" as "se" and "points=number.mean" as "points";
+    numbers are `rounded`."""
+    found = {}
+    for name, _, path in (column.rpartition("=") for column in columns.split()):
+        value = attrgetter(path)(x)
+        if isinstance(value, dict):
+            value = {key: rounded(number) for key, number in value.items()}
+        found[name or path.rpartition(".")[2]] = rounded(value) if isinstance(value, float) else value
+    return found
+
+
+def as_written(n: Number) -> Number:
+    """With the digits that a file holds: what is drawn and compared is what is read, and 0.3 - 0.1 is 0.2."""
+    ends = {name: round(getattr(n, name), 8) + 0.0 for name in ("mean", "low", "high")}
+    return replace(n, **ends)
 
 
 def code_shown(commit: str, dirty: bool) -> str:
@@ -38,17 +53,18 @@ def code_shown(commit: str, dirty: bool) -> str:
 
 
 def shown(value: float | None, digits: int = 2) -> str:
-    """The printed number; "n/a" for None."""
-    if value is None:
+    """The printed number; "n/a" for None and NaN."""
+    written = None if value is None else rounded(value)
+    if written is None:
         return "n/a"
-    rounded = Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
-    return str(rounded if rounded else abs(rounded))
+    printed = Decimal(repr(written)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
+    return str(printed if printed else abs(printed))
 
 
 def signed(value: float | None, digits: int = 2) -> str:
     """The printed number with its sign; zero has none."""
     text = shown(value, digits)
-    return f"+{text}" if value is not None and Decimal(text) > 0 else text
+    return f"+{text}" if value is not None and value > 0 and Decimal(text) else text
 
 
 def number_shown(n: Number, digits: int, factor: float = 1, unit: str = "", sign: bool = False) -> str:

@@ -132,7 +132,8 @@ class Number:
         sign_flip: two-sided p of the sign-flip permutation test of "no difference", of a paired difference.
         problems: Q. samples: N, that each problem should have. missing: of the Q x N; the mean is of the others.
         se_problems: standard error over problems, of their means over training seeds. se_seeds: over seeds, of their
-            means over problems. seeds: the mean of each seed, in the columns' order.
+            means over problems. se_sampling: the part that more samples would remove. seeds: the mean of each seed, in
+            the columns' order. bootstrap_low, bootstrap_high: percentile interval, problems resampled.
         part, whole: the sums of which a share is made, such as tokens. over: what was drawn anew for its interval.
     """
 
@@ -147,6 +148,9 @@ class Number:
     missing: int = 0
     se_problems: float = math.nan
     se_seeds: float = math.nan
+    se_sampling: float = math.nan
+    bootstrap_low: float = math.nan
+    bootstrap_high: float = math.nan
     seeds: tuple[float, ...] = ()
     part: float = 0.0
     whole: float = 0.0
@@ -168,9 +172,11 @@ class Number:
         return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
 
     def times(self, factor: float) -> Number:
-        """In another unit: mean, interval and seeds."""
-        ends = {"low": factor * self.low, "high": factor * self.high}
-        return replace(self, mean=factor * self.mean, **ends, seeds=tuple(factor * x for x in self.seeds))
+        """In another unit: mean, interval, standard errors and seeds."""
+        names = ("mean", "low", "high", "se", "se_problems", "se_seeds", "se_sampling", "bootstrap_low",
+                 "bootstrap_high")  # fmt: skip
+        values = {name: factor * getattr(self, name) for name in names}
+        return replace(self, **values, seeds=tuple(factor * x for x in self.seeds))
 
 
 def mean_variance(values: ArrayLike) -> tuple[float, float]:

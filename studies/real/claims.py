@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun
-from stapo_repro.scores import difference, score_all
+from stapo_repro.scores import Score, difference, score_all
 from stapo_repro.text import escape, grid, number_shown
 from stapo_results.statistics import Number
 from stapo_results.store import read_json
@@ -123,11 +123,9 @@ def _accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) 
     """First minus second in points, paired by problem; `measure`: "accuracy BENCHMARK SETTING"."""
     _, benchmark, setting = measure.split()
     scores = score_all([c for c in cells if c.record.cell.size == SIZE])
-    one, other = ([scores.get((SIZE, m, benchmark, setting))] for m in (first, second))
+    one, other = ([scores.get((SIZE, m, benchmark, setting), Score())] for m in (first, second))
     d = difference(one, other, (first, second, benchmark, setting))
-    if d.points is None or d.low is None or d.high is None:
-        return Number()
-    return Number(mean=d.points, low=d.low, high=d.high)
+    return d.number if d.number.has_interval else Number()
 
 
 def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:

@@ -9,7 +9,6 @@ from stapo_repro.read import Loaded
 from stapo_repro.scores import difference, score
 from stapo_repro.text import grid, number_shown, shown
 from stapo_results.errors import RecordError
-from stapo_results.statistics import Number
 
 RULE = (
     "Written before the second engine ran: two engines agree on a cell within their error when the 95 % interval of "
@@ -34,11 +33,10 @@ def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]
         _check_alike(own, theirs)
         a, b = score([own]), score([theirs])
         d = difference([a], [b], (own.record.engine, theirs.record.engine, cell.benchmark, cell.setting))
-        if d.points is None or d.low is None or d.high is None:
-            told, agree = d.status, "undecided"
-        else:
-            told = number_shown(Number(mean=d.points, low=d.low, high=d.high), 1, sign=True)
-            agree = "yes" if d.low <= 0 <= d.high else "no"
+        told, agree = d.status, "undecided"
+        if d.number.has_interval:
+            told = number_shown(d.number, 1, sign=True)
+            agree = "yes" if d.number.low <= 0 <= d.number.high else "no"
         tokens = " and ".join(shown(c.record.mean_response_tokens, 0) for c in (own, theirs))
         accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
         name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, seed {cell.eval_seed}"

@@ -14,7 +14,7 @@ from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.labels import RARE_TOKEN_MASKS, method_label, size_label
 from stapo_repro.paper import checkout
 from stapo_repro.read import ENGINES, TrainingRun, load_cells, load_training_runs
-from stapo_repro.text import escape, grid, model_text, number_shown, percent, shown
+from stapo_repro.text import escape, grid, model_text, number_shown, shown
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
 from stapo_repro.tokens.masks import Sums
@@ -72,7 +72,7 @@ def statements(run: LoggedRun) -> list[list[str]]:
     out.append(["Frequent tokens have smaller norms at high entropy", "Table 1", said, order])
     rises = [q.entropy_rises for q in four]
     arrows = all(x is not None and (x > 0.5) == q.rare for x, q in zip(rises, four, strict=True))
-    said = ", ".join("no token" if x is None else f"{shown(percent(x), 1)} %" for x in rises)
+    said = ", ".join("no token" if x is None else f"{shown(100 * x, 1)} %" for x in rises)
     out.append(["Entropy falls at frequent tokens, rises at rare ones", "Table 1", f"it rises at {said} of the four",
                 "holds" if arrows else "does not hold"])  # fmt: skip
     for name, (_, where) in WORDS.items():

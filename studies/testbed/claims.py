@@ -102,18 +102,18 @@ def verdict_of(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | No
     if claim.kind == "optimum":
         return _optimum(claim, e)
     q = _difference(claim, e, claim.first, claim.second)
-    if q.status != "run" or q.low is None or q.high is None or q.raw is None:
+    n = q.number
+    if q.status != "run" or not n.has_interval:
         return q, "not run", None
     if claim.margin is not None:
-        margin = claim.margin / MEASURES[claim.measure][3]
-        beyond = p_value(replace(q.raw, mean=abs(q.raw.mean) - margin))
-        if (q.low > claim.margin or q.high < -claim.margin) and beyond < ALPHA:
+        beyond = p_value(replace(n, mean=abs(n.mean) - claim.margin))
+        if (n.low > claim.margin or n.high < -claim.margin) and beyond < ALPHA:
             return q, "opposite", rounded(beyond)
-        p = max(tost_p(q.raw, margin), 2.0 ** -len(q.seeds) if no_spread(q.raw) else 0.0)
+        p = max(tost_p(n, claim.margin), 2.0 ** -len(q.seeds) if no_spread(n) else 0.0)
         return q, "equivalent" if p < ALPHA else "not distinguishable", rounded(p)
-    if q.low <= claim.reference <= q.high or q.p is None or q.p >= ALPHA:
+    if n.low <= claim.reference <= n.high or q.p >= ALPHA:
         return q, "not distinguishable", q.p
-    above = q.low > claim.reference
+    above = n.low > claim.reference
     return q, "holds" if above == (claim.direction == "above") else "opposite", q.p
 
 
@@ -123,7 +123,7 @@ def _difference(claim: Claim, e: Evidence, first: str, second: str) -> Quantity:
 
 def _side(q: Quantity, above: bool) -> float:
     """The two-sided p where the difference lies on this side of 0, else 1."""
-    return 1.0 if q.p is None or q.mean is None or (q.mean > 0) != above else q.p
+    return q.p if (q.number.mean > 0) == above else 1.0
 
 
 def _optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None]:
@@ -134,15 +134,15 @@ def _optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None
     """
     pairs = {(i, end): _difference(claim, e, i, end) for i in claim.inside for end in claim.ends}
     missing = list(dict.fromkeys(x for q in pairs.values() for x in q.missing))
-    if missing or any(q.status != "run" or q.low is None for q in pairs.values()):
+    if missing or any(q.status != "run" or not q.number.has_interval for q in pairs.values()):
         run = any(q.status != "not run" for q in pairs.values())
         return Quantity("incomplete" if run else "not run", missing=missing), "not run", None
     inside = min(max(_side(pairs[i, end], above=True) for end in claim.ends) for i in claim.inside)
     ends = min(max(_side(pairs[i, end], above=False) for i in claim.inside) for end in claim.ends)
     p_holds, p_opposite = min(1.0, inside * len(claim.inside)), min(1.0, ends * len(claim.ends))
     verdict: Verdict = "holds" if p_holds < ALPHA else "opposite" if p_opposite < ALPHA else "not distinguishable"
-    worse = [min((pairs[i, end] for end in claim.ends), key=lambda q: q.mean or 0.0) for i in claim.inside]
-    return max(worse, key=lambda q: q.mean or 0.0), verdict, min(p_holds, p_opposite)
+    worse = [min((pairs[i, end] for end in claim.ends), key=lambda q: q.number.mean) for i in claim.inside]
+    return max(worse, key=lambda q: q.number.mean), verdict, min(p_holds, p_opposite)
 
 
 def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
@@ -157,13 +157,14 @@ def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
     for c, (q, verdict, p) in zip(claims.claims, found, strict=True):
         p_holm = next(adjusted[c.family])
         least = None
-        if q.raw and q.df is not None and p is not None and c.kind == "difference":
-            least = rounded(detectable(q.raw.se, q.raw.df), MEASURES[c.measure][3])
+        if q.number.se > 0 and p is not None and c.kind == "difference":
+            least = rounded(detectable(q.number.se, q.number.df))
         after: Verdict = verdict if p is None or p_holm < ALPHA else "not distinguishable"
         other = parts.get(PILOTS[c.part]) if c.part in PILOTS else None
         pilot = Quantity("not run") if other is None else _difference(c, other, c.first, c.second)
         fewest, size = (runs_needed, c.smallest) if c.margin is None else (runs_for_equivalence, c.margin)
-        needed = None if pilot.sd is None else fewest(size, pilot.sd, alpha=ALPHA / len(families[c.family]))
+        alpha = ALPHA / len(families[c.family])
+        needed = fewest(size, pilot.sd, alpha=alpha) if pilot.number.has_interval else None
         of_test = (None, None) if p is None else (rounded(p), rounded(p_holm))
         judged.append(Judged(c, q, verdict, *of_test, after, least, pilot, needed))
     return judged

@@ -17,7 +17,7 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, final_step
-from stapo_repro.text import rounded
+from stapo_repro.text import as_written
 from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
@@ -65,27 +65,32 @@ MASKED = ("tokens", "precision", "recall", "useful_silenced")
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity over seeds in its printed unit, rounded to eight decimals (`text.rounded`).
+    """A quantity over seeds.
 
     Attributes:
         status: "run" with every seed that any of its arms has, "incomplete" with fewer, "not run" without any.
-        low, high: 95 % interval, None with a single seed; se, df: behind it.
-        p: two-sided, of "it is the claim's reference".
-        sd: between seeds, of which `seeds` has the values; missing: by arm, such as "JustRL seeds 1, 2".
-        raw: what was measured, before rounding and in fractions; not written.
+        number: in its printed unit, `as_written`; without an interval of a single seed.
+        p: two-sided, of "it is the claim's reference", with the digits that are written.
+        trained: the training seeds, in the order of `number.seeds`.
+        missing: by arm, such as "JustRL seeds 1, 2".
     """
 
     status: Literal["run", "incomplete", "not run"]
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    se: float | None = None
-    df: float | None = None
-    p: float | None = None
-    sd: float | None = None
-    seeds: dict[str, float] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    raw: Number | None = field(default=None, repr=False, compare=False)
+    number: Number = Number()
+    p: float = math.nan
+    trained: Sequence[int] = ()
+    missing: Sequence[str] = ()
+
+    @property
+    def sd(self) -> float:
+        """Between seeds."""
+        values = self.number.seeds
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+    @property
+    def seeds(self) -> dict[int, float]:
+        """Training seed -> value."""
+        return dict(zip(self.trained, self.number.seeds, strict=True))
 
 
 @dataclass(frozen=True)
@@ -252,13 +257,10 @@ def quantity(
     else:
         c = over_seeds([math.fsum(sign * found[arm][s] for sign, arm in terms) for s in seeds])
     p = p_value(replace(c, mean=c.mean - reference / factor))
-    spread = float(np.std(c.seeds, ddof=1)) if len(seeds) > 1 else math.nan
-    by_seed = {str(s): v for s, x in zip(seeds, c.seeds, strict=True) if (v := rounded(x, factor)) is not None}
     least = 0.0 if single and not measure.startswith("reward") and not measure.endswith("growth") else -math.inf
-    ends = max(c.low, least), min(c.high, 1.0 if single and masked and measure != "tokens" else math.inf)
-    mean, low, high, se, sd = (rounded(x, factor) for x in (c.mean, *ends, c.se, spread))
-    status = "incomplete" if missing else "run"
-    return Quantity(status, mean, low, high, se, rounded(c.df), rounded(p), sd, by_seed, missing, c)
+    most = 1.0 if single and masked and measure != "tokens" else math.inf
+    number = as_written(replace(c, low=max(c.low, least), high=min(c.high, most)).times(factor))
+    return Quantity("incomplete" if missing else "run", number, round(p, 8), seeds, missing)
 
 
 def p_value(c: Number) -> float:

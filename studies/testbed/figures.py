@@ -14,7 +14,6 @@ from stapo_repro.figures import style
 from stapo_repro.figures.curves import Panel, curve, line, panel
 from stapo_repro.figures.style import GREY, MethodStyle, Sketch
 from stapo_repro.text import signed
-from stapo_results.statistics import Number
 from studies.testbed.claims import Claim, Judged, Verdict, judging
 from studies.testbed.evidence import MEASURES, run_values
 from studies.testbed.plan import COSTLY, COSTLY_ARMS, LONG_ARMS, WORLDS, method_and_rate, rate_text
@@ -50,7 +49,7 @@ def _judged(t: Testbed, world: str, first: str, second: str, *measures: str) -> 
     """ "+9.0 (holds), +10.2 (holds)": claimed differences of two arms with verdicts after Holm; empty without one."""
     of = {(j.claim.world, j.claim.first, j.claim.second, j.claim.measure): j for j in t.claims}
     found = [of.get((world, first, second, m)) for m in measures]
-    texts = [f"{signed(j.quantity.mean, 1)} ({j.verdict_holm})" for j in found if j and j.verdict != "not run"]
+    texts = [f"{signed(j.quantity.number.mean, 1)} ({j.verdict_holm})" for j in found if j and j.verdict != "not run"]
     return ", ".join(texts) if len(texts) == len(measures) else ""
 
 
@@ -72,12 +71,13 @@ def rates(t: Testbed) -> Sketch:
     most = max((len({r.seed for r in done if (r.size, r.method) == of}) for of in {(r.size, r.method) for r in done}),
                default=0)  # fmt: skip
     caption += f"Lines: means over seeds (at most {most}); bands: lowest to highest seed." if done else "Not run."
-    late = {(r["world"], r["arm"]): r["values"]["spurious_late"].mean for r in t.rows if "spurious_late" in r["values"]}
+    late = {(r["world"], r["arm"]): q.number.mean for r in t.rows for m, q in r["values"].items()
+            if m == "spurious_late" and q.number.known}  # fmt: skip
     found = {
         world: (none, max(masked))
         for world in WORLDS
         if (none := late.get((world, "justrl"))) is not None
-        and (masked := [x for (w, a), x in late.items() if w == world and a in MASKS and x is not None])
+        and (masked := [x for (w, a), x in late.items() if w == world and a in MASKS])
     }
     each = "; ".join(f"{world} {none:.0f} and {most:.0f}" for world, (none, most) in found.items())
     finding = f"Spurious words per 100 responses late in training, no mask and the highest of the masks: {each}"
@@ -141,7 +141,7 @@ def long(t: Testbed) -> Sketch:
 def claims(t: Testbed) -> Sketch:
     """Every claim's quantity with its interval and verdict, one panel per unit. Claims about a collapse that no run
     shows are named in the caption: there is nothing to draw of them."""
-    ends = {(r.method, str(r.seed)): (run_values(r.steps).get("collapse_step", math.inf), r.steps[-1].step)
+    ends = {(r.method, r.seed): (run_values(r.steps).get("collapse_step", math.inf), r.steps[-1].step)
             for r in t.evidence["long"].runs}  # fmt: skip
     collapsed = {run for run, (at, last) in ends.items() if at <= last}
     panels: dict[str, list[Judged]] = {}
@@ -196,15 +196,14 @@ def _short(c: Claim) -> str:
 
 
 def _draw(axes: Axes, j: Judged, y: float) -> None:
-    c, q = j.claim, j.quantity
+    c, n = j.claim, j.quantity.number
     if c.margin is not None:
         axes.barh(y, 2 * c.margin, left=-c.margin, height=0.8, color="#DDDDDD", zorder=0)
     else:
         axes.plot([c.reference], [y], ">" if c.direction == "above" else "<", color="black", markersize=5,
                   markerfacecolor="none", markeredgewidth=0.7, zorder=2)  # fmt: skip
-    if q.mean is None or j.verdict_holm not in _LOOKS:
+    if not n.known or j.verdict_holm not in _LOOKS:
         style.number(axes, c.reference, y, "not run", 9, color=GREY)
         return
     how, hollow = _LOOKS[j.verdict_holm]
-    low, high = (math.nan if x is None else x for x in (q.low, q.high))
-    style.mark(axes, Number(mean=q.mean, low=low, high=high), y, how, f"claim-{c.number}", hollow=hollow)
+    style.mark(axes, n, y, how, f"claim-{c.number}", hollow=hollow)

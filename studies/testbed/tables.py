@@ -12,7 +12,7 @@ from typing import Any, get_args
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, inputs_hash, load_cells, load_training_runs
 from stapo_repro.table.build import provenance, scoring
-from stapo_repro.text import escape, grid, p_shown, shown, signed
+from stapo_repro.text import escape, grid, p_shown, shown, signed, written
 from stapo_repro.tokens import masks
 from stapo_results.store import to_line
 from studies.testbed import counts
@@ -43,6 +43,8 @@ FADE_COLUMNS = ("hard_step20", "hard_step40", "hard_step80", "hard_step120", "ea
 BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 """What is shown of a user's method."""
 MASKS = {method: masks.NAMES[mask] for mask, method in masks.METHODS.items()}
+_WRITTEN = "status number.mean number.low number.high number.se number.df p sd seeds missing"
+"""What testbed.json holds of a quantity."""
 Records = tuple[Sequence[Loaded], Sequence[TrainingRun]]
 
 
@@ -129,8 +131,10 @@ def to_json(t: Testbed) -> str:
     """The full data: every number with its seeds, every claim with its quantity and verdicts."""
 
     def plain(value: Any) -> dict[str, Any]:
+        if isinstance(value, Quantity):
+            return written(value, _WRITTEN)
         of = value.model_dump() if isinstance(value, Claim) else vars(value)
-        return {k: v for k, v in of.items() if k not in ("raw", "evidence")}
+        return {k: v for k, v in of.items() if k != "evidence"}
 
     return json.dumps(t, default=plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
@@ -171,9 +175,9 @@ def headline(t: Testbed) -> str:
 
 def _cell(q: Quantity, measure: str, printed: Callable[..., str] = shown) -> str:
     """Mean over its interval, with what is missing of it; a status where there is none."""
-    digits = MEASURES[measure][2]
-    cell = q.status if q.mean is None else printed(q.mean, digits)
-    cell += "" if q.low is None else f"<br><sub>{shown(q.low, digits)} to {shown(q.high, digits)}</sub>"
+    digits, n = MEASURES[measure][2], q.number
+    cell = printed(n.mean, digits) if n.known else q.status
+    cell += f"<br><sub>{shown(n.low, digits)} to {shown(n.high, digits)}</sub>" if n.has_interval else ""
     return cell + (f"<br><sub>missing: {'; '.join(q.missing)}</sub>" if q.status == "incomplete" else "")
 
 
@@ -182,8 +186,8 @@ def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
     for r in rows:
         absent = "n/a" if r["values"] else "not run"
         cells = {m: _cell(r["values"][m], m) if m in r["values"] else absent for m in columns}
-        if "tokens" in cells and (by_seed := r["values"]["tokens"].seeds):
-            cells["tokens"] = shown(sum(by_seed.values()), 0)  # of all runs together
+        if "tokens" in cells and (by_seed := r["values"]["tokens"].number.seeds):
+            cells["tokens"] = shown(sum(by_seed), 0)  # of all runs together
         lines.append([r["world"], escape(r["label"]), *cells.values()])
     return grid(["World", "Arm", *(MEASURES[m][0] for m in columns)], lines, 2)
 
@@ -213,7 +217,7 @@ def _claims_table(t: Testbed) -> list[str]:
         if j.verdict == "not distinguishable" and j.detectable is not None:
             verdict += f"<br><sub>{len(j.quantity.seeds)} seeds find {shown(j.detectable, digits)}</sub>"
         spread, needed = "not run", "not known"
-        if j.pilot.sd is not None:
+        if j.pilot.number.has_interval:
             spread = f"{shown(j.pilot.sd, max(1, digits))} ({len(j.pilot.seeds)} seeds)"
             needed = "more than 10,000" if j.needed is None else str(j.needed)
         rows.append([
@@ -277,7 +281,8 @@ def standing(own: Evidence, committed: Evidence, method: str) -> dict[str, list[
 
 
 def _beside(q: Quantity, digits: int, difference: bool) -> str:
-    if q.mean is None:
+    n = q.number
+    if not n.known:
         return "not run"
-    ends = "" if q.low is None else f"\n{shown(q.low, digits)} to {shown(q.high, digits)}"
-    return f"{(signed if difference else shown)(q.mean, digits)}, n={len(q.seeds)}{ends}"
+    ends = f"\n{shown(n.low, digits)} to {shown(n.high, digits)}" if n.has_interval else ""
+    return f"{(signed if difference else shown)(n.mean, digits)}, n={len(q.seeds)}{ends}"

@@ -84,11 +84,12 @@ def test_a_paired_difference_over_seeds_by_hand():
     # differences .1 .2 .3: mean .2, standard deviation .1, SE .057735; t(.975, 2) = 4.302653: half width .248414
     q = quantity(trained({"stapo": [0.4, 0.6, 0.8], "justrl": [0.3, 0.4, 0.5]}), "paper", "reward_late",
                  [(1.0, "stapo"), (-1.0, "justrl")])  # fmt: skip
-    assert (q.status, q.mean, q.sd, q.df) == ("run", pytest.approx(0.2), pytest.approx(0.1), 2)
-    assert (q.low, q.high) == (pytest.approx(-0.048414, abs=1e-6), pytest.approx(0.448414, abs=1e-6))
+    assert (q.status, q.number.mean, q.sd, q.number.df) == ("run", pytest.approx(0.2), pytest.approx(0.1), 2)
+    ends = pytest.approx(-0.048414, abs=1e-6), pytest.approx(0.448414, abs=1e-6)
+    assert (q.number.low, q.number.high) == ends
     # t = 3.4641; two-sided p with 2 degrees of freedom: 1 - 3.4641 / sqrt(2 + 12) = .07418
     assert q.p == pytest.approx(0.07418, abs=1e-5)
-    assert q.seeds == {"0": pytest.approx(0.1), "1": pytest.approx(0.2), "2": pytest.approx(0.3)}
+    assert q.seeds == {0: pytest.approx(0.1), 1: pytest.approx(0.2), 2: pytest.approx(0.3)}
 
 
 UP, FLAT, NEAR = [0.5, 0.6, 0.7], [0.1, 0.1, 0.1], [0.0, 0.1, 0.2]
@@ -129,7 +130,7 @@ def test_the_optimum_looks_at_both_ends():
     level = {"justrl": 0.5, "justrl-fullmask": 0.2, "stapo-q0.5": 0.8, "stapo": 0.4}
     arms = {a: [v + noise * i for noise in (0.0, 0.01, -0.01)] for i, (a, v) in enumerate(level.items(), 1)}
     q, found, p = claims.verdict_of(c, trained(arms))
-    assert (found, q.mean) == ("holds", pytest.approx(0.3))  # the best inside less the better end
+    assert (found, q.number.mean) == ("holds", pytest.approx(0.3))  # the best inside less the better end
     # two q inside: .3 with differences' deviation .02, .3 / (.02 / sqrt 3) = 25.98: p .001478; twice that
     assert p == pytest.approx(2 * 0.001478, abs=1e-5)
     # one end above every q inside; above one end alone
@@ -142,10 +143,10 @@ def test_the_optimum_looks_at_both_ends():
 def test_a_single_arms_interval_ends_at_0_unless_it_may_be_negative():
     # .04 +- 4.302653 x .03
     useful, reward = (trained({"stapo": [0.01, 0.01, 0.10]}, m) for m in ("useful_late", "reward_late"))
-    q = quantity(useful, "paper", "useful_late", [(1.0, "stapo")])
-    assert (q.low, q.high) == (0.0, pytest.approx(16.90796))
-    assert quantity(reward, "paper", "reward_late", [(1.0, "stapo")]).low == pytest.approx(-0.0890796)
-    assert quantity(useful, "paper", "useful_late", [(-1.0, "stapo")]).low == pytest.approx(-16.90796)
+    n = quantity(useful, "paper", "useful_late", [(1.0, "stapo")]).number
+    assert (n.low, n.high) == (0.0, pytest.approx(16.90796))
+    assert quantity(reward, "paper", "reward_late", [(1.0, "stapo")]).number.low == pytest.approx(-0.0890796)
+    assert quantity(useful, "paper", "useful_late", [(-1.0, "stapo")]).number.low == pytest.approx(-16.90796)
 
 
 def test_masks_are_measured_in_the_first_two_steps_of_justrl(tmp_path):
@@ -155,10 +156,10 @@ def test_masks_are_measured_in_the_first_two_steps_of_justrl(tmp_path):
     q = quantity(e, "paper", "precision", [(1.0, "stapo")])
     assert list(q.seeds.values()) == [pytest.approx(100 * x) for x in (7 / 7.5, 8 / 8.5, 9 / 9.5)]
     q = quantity(e, "paper", "precision", [(1.0, "stapo"), (-1.0, "stapo-random")])
-    assert q.seeds["0"] == pytest.approx(100 * (7 - 5.6) / 7.5)
+    assert q.seeds[0] == pytest.approx(100 * (7 - 5.6) / 7.5)
     # of 8, 9, 10 rare spurious tokens; of 2 rare useful ones the random mask 1.5; 2 steps a run
-    assert quantity(e, "paper", "recall", [(1.0, "stapo")]).seeds["2"] == pytest.approx(90)
-    assert quantity(e, "paper", "useful_silenced", [(1.0, "stapo-random")]).mean == pytest.approx(75)
+    assert quantity(e, "paper", "recall", [(1.0, "stapo")]).seeds[2] == pytest.approx(90)
+    assert quantity(e, "paper", "useful_silenced", [(1.0, "stapo-random")]).number.mean == pytest.approx(75)
     assert sum(quantity(e, "paper", "tokens", [(1.0, "stapo")]).seeds.values()) == pytest.approx(51)
 
 
@@ -186,7 +187,7 @@ def test_every_claim_from_synthetic_records(tmp_path):
         "13a 13b 13c 13d 13e 14a 14b",
     }
     one = found["2a"]  # useful words .9 + .03 s less .2 + .01 s: 70, 72, 74
-    assert (one.quantity.mean, one.quantity.sd) == (pytest.approx(72), pytest.approx(2))
+    assert (one.quantity.number.mean, one.quantity.sd) == (pytest.approx(72), pytest.approx(2))
     # Holm over the 22 claims of its family, those not run among them: the smallest p counts as often
     smallest = min((j for j in found.values() if j.p is not None), key=lambda j: j.p or 0.0)
     assert smallest.p_holm == pytest.approx(22 * (smallest.p or 0.0))
@@ -207,7 +208,7 @@ def test_a_missing_seed_or_sample_of_an_arm_leaves_its_claims_not_run_and_is_nam
     t = made(tmp_path)
     found = {j.claim.number: j for j in t.claims}
     assert (found["4b"].verdict, found["4b"].quantity.missing) == ("not run", ["High-entropy mask seed 2"])
-    assert found["4b"].quantity.mean is not None  # of the two seeds that are there
+    assert found["4b"].quantity.number.known  # of the two seeds that are there
     assert (found["4a"].verdict, found["2b"].verdict) == ("holds", "holds")  # its evaluation, its training is there
     assert (found["2a"].verdict, found["2a"].quantity.missing) == ("not run", ["JustRL-FullMask seed 1"])
     assert any("JustRL-FullMask seed 1 on mini (interrupted)" in note for note in t.footnotes)
@@ -221,7 +222,8 @@ def test_seeds_of_a_pilot_judge_nothing_and_say_how_many_are_needed(tmp_path):
     assert {j.verdict for j in found.values()} == {"not run"}
     # S2T minus random: 18.67, 8/8.5 - 5.6/7.5, ...: seeds 100 to 102 add 100 to 102 spurious tokens
     assert (len(found["1a"].pilot.seeds), found["1a"].needed) == (3, 2)
-    assert found["5a"].pilot.sd is found["7a"].needed is None  # the pilot has no run in that world, and no long one
+    assert not found["5a"].pilot.number.known  # the pilot has no run in that world
+    assert found["7a"].needed is None  # nor a long one
 
 
 def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
@@ -240,7 +242,7 @@ def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
         run("justrl-lr5x", seed, [0.5] * 5, [0.4, 0.4, 0.2, 0.2, 0.1])  # no claim
     run("justrl", 10, stays, [0.4, 0.4, 0.9, 0.4, 0.1])  # seen before the claims were written: judges nothing
     t = made(tmp_path)
-    found = {j.claim.number: (j.verdict, j.quantity.mean) for j in t.claims if j.verdict != "not run"}
+    found = {j.claim.number: (j.verdict, j.quantity.number.mean) for j in t.claims if j.verdict != "not run"}
     # JustRL at step 2, STAPO never: 4 + 25; (.1 - .2) less (.7 to .75 - .3): -.525; ten words a nat in a response
     assert found == {"7a": ("holds", 27.0), "7b": ("holds", -0.525), "7c": ("holds", -525.0)}
     table = tables.to_markdown(t)

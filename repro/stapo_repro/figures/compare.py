@@ -15,6 +15,7 @@ from stapo_repro.figures import style
 from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import GREY, SMALL, Sketch
 from stapo_repro.paper import TAU_P, Q, variant, with_values
+from stapo_repro.scores import Difference
 from stapo_results.schema import SETTINGS, StepMetrics
 from stapo_results.statistics import Number, over_seeds
 
@@ -30,7 +31,7 @@ _ENDS = {0.0: "justrl", 1.0: "justrl-fullmask"}
 _HOLLOW = "t0.7"
 _KEYS = {"tau_p": "probability threshold τₚ", "q": "q, share of the candidates silenced"}
 
-Lines = dict[tuple[str, str], tuple[Number | str, float | None]]
+Lines = dict[tuple[str, str], tuple[Difference, float | None]]
 """(benchmark, the other method) -> STAPO minus that method, and the paper's printed difference where it has one."""
 
 
@@ -87,22 +88,21 @@ def _forest_finding(both: Sequence[Lines]) -> str:
     the other methods."""
     texts = []
     for base, whom in ((True, "the base model"), (False, "other methods")):
-        values = [v for found in both for (name, other), (v, _) in found.items()
-                  if name != labels.AVERAGE and (other == labels.BASE) == base]  # fmt: skip
-        ends = [(v.low, v.high) for v in values if isinstance(v, Number) and v.has_interval]
-        above, below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
-        texts += [f"minus {whom}: {above} of {len(ends)} above 0, {below} below"] if ends else []
+        numbers = [d.number for found in both for (name, other), (d, _) in found.items()
+                   if name != labels.AVERAGE and (other == labels.BASE) == base and d.number.has_interval]  # fmt: skip
+        above, below = sum(n.low > 0 for n in numbers), sum(n.high < 0 for n in numbers)
+        texts += [f"minus {whom}: {above} of {len(numbers)} above 0, {below} below"] if numbers else []
     return f"STAPO {'; '.join(texts)} (benchmarks, unadjusted)" if texts else ""
 
 
 def _draw_forest(axes: Axes, found: Lines, places: dict[tuple[str, str], int]) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
-    for (benchmark, other), (value, printed) in found.items():
+    for (benchmark, other), (d, printed) in found.items():
         y = places[benchmark, other]
-        if isinstance(value, Number):
-            style.mark(axes, value, y, style.method_style(other), f"difference-{benchmark}-{other}")
+        if d.number.known:
+            style.mark(axes, d.number, y, style.method_style(other), f"difference-{benchmark}-{other}")
         else:
-            axes.text(0.99, y, value, transform=axes.get_yaxis_transform(), ha="right", va="center", size=SMALL,
+            axes.text(0.99, y, d.status, transform=axes.get_yaxis_transform(), ha="right", va="center", size=SMALL,
                       color=GREY)  # fmt: skip
         if printed is not None:
             axes.plot([printed], [y], "d", markersize=5, markerfacecolor="none", markeredgecolor=GREY, zorder=6)
@@ -140,7 +140,7 @@ def spots(g: Group, benchmarks: Sequence[str], setting: str) -> dict[str, tuple[
         runs = [r for r in g.runs if (r.method, r.status) == (method, "done")]
         found = tuple(s for r in runs if (s := stability(r.steps)) is not None)
         accuracy = g.accuracy(method, benchmarks, setting)
-        if found and accuracy is not None:
+        if found and accuracy.known:
             out[method] = found, accuracy
     return out
 
@@ -203,7 +203,7 @@ def further(key: str) -> tuple[str, ...]:
     return tuple(m for m in dict.fromkeys(every) if m not in labels.METHODS)
 
 
-def late_entropy(g: Group, method: str) -> Number | None:
+def late_entropy(g: Group, method: str) -> Number:
     """Policy entropy in nats over the last quarter of the steps, mean and interval over the finished trainings."""
     found = []
     for run in g.runs:
@@ -211,10 +211,8 @@ def late_entropy(g: Group, method: str) -> Number | None:
         values = [s.values.get("entropy", math.nan) for s in run.steps if 4 * s.step > 3 * last]
         if (run.method, run.status) == (method, "done") and values and all(map(math.isfinite, values)):
             found.append(math.fsum(values) / len(values))
-    if not found:
-        return None
-    number = over_seeds(found)
-    return replace(number, low=max(0.0, number.low)) if number.has_interval else number
+    number = over_seeds(found) if found else Number()
+    return replace(number, low=max(number.low, 0.0))  # NaN stays
 
 
 def sensitivity(g: Group) -> Sketch | None:
@@ -264,16 +262,16 @@ def _draw_sweep(g: Group, axes: Axes, of: dict[str, dict[float, str | None]], sh
         for w in settings or ("entropy",):
             hollow = w == _HOLLOW and len(settings) > 1
             values = [
-                None if not m else g.accuracy(m, part, w) if part else late_entropy(g, m) for m in points.values()
+                Number() if not m else g.accuracy(m, part, w) if part else late_entropy(g, m) for m in points.values()
             ]
             at = [k + 0.05 * hollow + aside * (m not in _ENDS.values()) for k, m in enumerate(points.values())]
             # through neighbouring values alone: what was not run breaks the line
-            (line,) = axes.plot(at, [v.mean if v else math.nan for v in values], color=how.colour, linewidth=1,
+            (line,) = axes.plot(at, [v.mean for v in values], color=how.colour, linewidth=1,
                                 gid=f"sweep-{strategy}-{w}")  # fmt: skip
             if how.dashes:
                 line.set_dashes(how.dashes)
             for x, label, v in zip(at, points.values(), values, strict=True):
-                if v is not None and label and (label, w) not in drawn:  # an end of q is one run for all strategies
+                if v.known and label and (label, w) not in drawn:  # an end of q is one run for all strategies
                     drawn.add((label, w))
                     at_end = style.method_style(label if label in _ENDS.values() else strategy)
                     style.mark(axes, v, x, at_end, f"sweep-{label}-{w}", upright=True, hollow=hollow)

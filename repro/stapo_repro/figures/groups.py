@@ -5,7 +5,6 @@ Quantities come from the tables' own functions, so that a figure and a table nev
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from stapo_repro import labels
 from stapo_repro.figures.style import Sketch
 from stapo_repro.paper import PaperTable, variant
 from stapo_repro.read import Loaded, TrainingRun, final_step
-from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
+from stapo_repro.scores import Difference, Score, ScoreKey, average, difference, score_all
 from stapo_results.statistics import Number
 
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
@@ -70,22 +69,16 @@ class Group:
         """The same records, of which figures show these methods."""
         return replace(self, methods=methods)
 
-    def accuracy(self, method: str, benchmarks: Sequence[str], setting: str) -> Number | None:
-        """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
-        found = average([self.scores.get((self.size, method, b, setting)) for b in benchmarks])
-        if isinstance(found, str):
-            return None
-        return replace(found.estimate, seeds=tuple(found.seeds.values())).times(100)
+    def accuracy(self, method: str, benchmarks: Sequence[str], setting: str) -> Number:
+        """Accuracy in percent, averaged (unweighted) over `benchmarks`; not known unless all of them were run."""
+        return average([self.scores.get((self.size, method, b, setting), Score()) for b in benchmarks]).percent
 
-    def difference(self, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Number | str:
-        """Accuracy of `first` minus `second` in points, paired by problem; or why there is none: "not run", "other
-        problems" or "samples missing"."""
-        one, other = ([self.scores.get((self.size, m, b, setting)) for b in benchmarks] for m in (first, second))
-        d = difference(one, other, (first, second, "", setting), flips=_NO_TEST)
-        if d.points is None:
-            return d.status
-        low, high = (math.nan if x is None else x for x in (d.low, d.high))
-        return Number(mean=d.points, low=low, high=high)
+    def difference(self, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Difference:
+        """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
+        one, other = (
+            [self.scores.get((self.size, m, b, setting), Score()) for b in benchmarks] for m in (first, second)
+        )
+        return difference(one, other, (first, second, "", setting), flips=_NO_TEST)
 
     def sketch(
         self, kind: str, title: str, figure: Figure, caption: str, missing: Sequence[str] = (), *,

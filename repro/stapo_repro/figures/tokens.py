@@ -24,7 +24,7 @@ from wordcloud import WordCloud
 from stapo_repro.figures import style
 from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch
-from stapo_repro.text import percent, shown
+from stapo_repro.text import shown
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, marked
 from stapo_repro.tokens.masks import Measured
@@ -330,6 +330,6 @@ def _draw_mask(axes: Axes, y: float, of: masks.MaskRow, name: str) -> None:
         style.number(axes, 0, y, "no planted word" if whole else "silences none", 3, color=GREY)
         return
     style.mark(axes, share.times(100), y, style.method_style(of.method), f"planted-{-y}")
-    style.number(axes, _end(share.times(100)), y, shown(percent(share.mean), 1), 5)
+    style.number(axes, _end(share.times(100)), y, shown(100 * share.mean, 1), 5)
     if name == "precision" and base.known:
         axes.plot([100 * base.mean] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
@@ -18,34 +18,26 @@ from stapo_repro import labels, paper
 from stapo_repro.paper import PaperTable
 from stapo_repro.read import Loaded, final_step, inputs_hash
 from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, score_all
-from stapo_repro.text import code_shown, percent, rounded, shown
+from stapo_repro.text import as_written, code_shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS, CellRecord
 from stapo_results.sizes import is_miniature_size
+from stapo_results.statistics import Number
 
 Within = Literal["within", "outside", "not judged", ""]
 
 
 @dataclass
 class Row:
-    """One number of the table, in percent with up to eight decimals; the CSV's line.
+    """One cell of the table; the CSV's line.
 
     Attributes:
         source: whose number: this suite's or the paper's, as printed.
         benchmark: or "avg".
-        status: "run", "not run", "incomplete" or "paper".
-        shown: the printed text (two decimals, half to even), or what takes its place.
-        se: sqrt(se_problems^2 + se_seeds^2); with one training seed `se_seeds` is None.
-        se_sampling: the part of `se_problems` that more samples would remove.
-        bootstrap_low, bootstrap_high: percentile interval, problems resampled.
-        seeds: training seed -> score.
         minus_paper: minus the paper's printed value, in points; None where there is none to compare with.
         paper_within: whether the paper's value lies in our 95 % interval; "not judged" where samples or problems are
             missing or other ones.
         best: the highest complete value of our rows in its column, where at least two can be compared.
-        problems, rows: problems that were run, and that the benchmark holds; samples: of each, of all seeds.
-        truncated: share of the responses that met the limit of tokens.
-        records: paths of the records that it is made of.
     """
 
     section: str
@@ -54,32 +46,15 @@ class Row:
     source: Literal["ours", "paper"]
     benchmark: str
     setting: str
-    status: Literal["run", "not run", "incomplete", "paper"] = "not run"
-    shown: str = ""
-    mean: float | None = None
-    se: float | None = None
-    low: float | None = None
-    high: float | None = None
-    se_problems: float | None = None
-    se_seeds: float | None = None
-    se_sampling: float | None = None
-    bootstrap_low: float | None = None
-    bootstrap_high: float | None = None
-    seeds: dict[int, float] = field(default_factory=dict)
+    score: Score
     minus_paper: float | None = None
     paper_within: Within = ""
-    problems: int = 0
-    rows: int = 0
-    samples: int = 0
-    fewest_samples: int = 0
-    missing: int = 0
-    truncated: float | None = None
     best: bool = False
-    records: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
-        return self.status == "run" and not self.missing and self.problems == self.rows
+        n = self.score.estimate
+        return self.score.status == "run" and not n.missing and n.problems == self.score.rows
 
 
 @dataclass(frozen=True)
@@ -113,32 +88,16 @@ class Table:
     gains: list[paper.Gain]
 
 
-def fill(row: Row, found: Score | str) -> None:
-    """Put a score, or the words in the place of one, into its row."""
-    if isinstance(found, str):
-        row.status, row.shown = ("not run", "") if found == "not run" else ("incomplete", found)
-        return
-    e = found.estimate
-    row.mean, row.se, row.low, row.high = map(percent, (e.mean, e.se, e.low, e.high))
-    row.status, row.shown = ("incomplete" if row.mean is None else "run"), shown(row.mean)
-    row.se_problems, row.se_seeds = percent(found.se_problems), percent(found.se_seeds)
-    row.se_sampling = percent(found.se_sampling)
-    row.bootstrap_low, row.bootstrap_high = map(percent, found.bootstrap)
-    row.seeds = {s: v for s, f in sorted(found.seeds.items()) if (v := percent(f)) is not None}
-    row.problems, row.rows, row.missing = e.problems, found.rows, e.missing
-    row.samples, row.fewest_samples, row.truncated = e.samples, found.fewest, percent(found.truncated)
-    row.records = sorted(c.path for c in found.cells)
-
-
-def _against_paper(row: Row, printed: str, cells: Sequence[Loaded]) -> None:
+def _against_paper(row: Row, printed: str) -> None:
     """Our value beside the paper's; judged only where nothing is missing and the problems are the paper's."""
-    if row.mean is None or row.status != "run":
+    if row.score.status != "run":
         return
-    known = registry()
-    same = all(c.record.benchmark_rows == known[c.record.cell.benchmark].rows and not c.record.variant for c in cells)
-    row.minus_paper, row.paper_within = rounded(row.mean - float(printed)), "not judged"
-    if row.low is not None and row.high is not None and row.complete and same:
-        row.paper_within = "within" if row.low <= float(printed) <= row.high else "outside"
+    known, n, theirs = registry(), as_written(row.score.percent), float(printed)
+    records = [c.record for c in row.score.cells]
+    same = all(r.benchmark_rows == known[r.cell.benchmark].rows and not r.variant for r in records)
+    row.minus_paper, row.paper_within = n.mean - theirs, "not judged"
+    if n.has_interval and row.complete and same:
+        row.paper_within = "within" if n.low <= theirs <= n.high else "outside"
 
 
 def _mark_best(rows: Iterable[Row]) -> None:
@@ -148,38 +107,31 @@ def _mark_best(rows: Iterable[Row]) -> None:
         if r.source == "ours" and r.complete:
             columns[r.benchmark, r.setting].append(r)
     for column in columns.values():
-        top = max(Decimal(r.shown) for r in column)
+        top = max(Decimal(r.score.shown) for r in column)
         for r in column:
-            r.best = len(column) > 1 and Decimal(r.shown) == top
+            r.best = len(column) > 1 and Decimal(r.score.shown) == top
 
 
-def _our_rows(
+def _rows(
     section: str, size: str, method: str, benchmarks: Sequence[str], scores: Mapping[ScoreKey, Score],
-    printed: PaperTable | None,
+    printed: PaperTable,
 ) -> list[Row]:  # fmt: skip
-    rows = []
+    """A method's rows, those of the paper first where it prints the method."""
+    ours, theirs = [], []
     for name in (*benchmarks, labels.AVERAGE):
         for s in SETTINGS:
-            parts = [scores.get((size, method, b, s)) for b in (benchmarks if name == labels.AVERAGE else [name])]
-            row = Row(section, size, method, "ours", name, s)
-            fill(row, average(parts) if name == labels.AVERAGE else parts[0] or "not run")
-            if printed is not None and (theirs := printed.get(size, method, s)) is not None:
-                _against_paper(row, theirs.values[name], [c for p in parts if p for c in p.cells])
-            rows.append(row)
-    return rows
-
-
-def _paper_rows(section: str, size: str, method: str, printed: PaperTable) -> list[Row]:
-    rows = []
-    for name in paper.COLUMNS:
-        for s in SETTINGS:
-            if (theirs := printed.get(size, method, s)) is not None:
-                row = Row(section, size, method, "paper", name, s, "paper", theirs.values[name])
-                row.mean, row.best = float(row.shown), name in theirs.best
-                row.samples = printed.samples_per_problem.get(name, 0)
-                row.problems = row.rows = registry()[name].rows if row.samples else 0
-                rows.append(row)
-    return rows
+            parts = [scores.get((size, method, b, s), Score()) for b in benchmarks if name in (b, labels.AVERAGE)]
+            score = average(parts) if name == labels.AVERAGE else parts[0]
+            row = Row(section, size, method, "ours", name, s, score)
+            ours.append(row)
+            if (line := printed.get(size, method, s)) is not None:
+                _against_paper(row, line.values[name])
+                samples = printed.samples_per_problem.get(name, 0)
+                problems = registry()[name].rows if samples else 0
+                n = Number(mean=float(line.values[name]) / 100, problems=problems, samples=samples)
+                score = Score("paper", line.values[name], n, problems)
+                theirs.append(Row(section, size, method, "paper", name, s, score, best=name in line.best))
+    return theirs + ours
 
 
 def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
@@ -277,7 +229,7 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
     scores = score_all(final)
     sections: list[Section] = []
     rows: list[Row] = []
-    compared: list[tuple[str, Difference]] = []
+    compared: dict[str, list[Difference]] = {}
 
     every, mini, real = (labels.BASE, *labels.METHODS), list(labels.MINI_BENCHMARKS), list(labels.PAPER_BENCHMARKS)
 
@@ -287,14 +239,10 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         found = {k[1] for k in own}
         methods = [m for m in labels.METHODS if m in always or m in found]
         methods += sorted(found - {labels.BASE, *labels.METHODS})
-        theirs = printed if size in labels.PAPER_SIZES else None
+        base = [labels.BASE] if labels.BASE in always or labels.BASE in found else []
         mine: list[Row] = []
-        if labels.BASE in always or labels.BASE in found:
-            mine += _our_rows(id, size, labels.BASE, benchmarks, own, None)
-        for m in methods:
-            if theirs is not None and m in labels.METHODS:
-                mine += _paper_rows(id, size, m, theirs)
-            mine += _our_rows(id, size, m, benchmarks, own, theirs)
+        for m in (*base, *methods):
+            mine += _rows(id, size, m, benchmarks, own, printed)
         _mark_best(mine)
         rows.extend(mine)
         left = sum(c.record.cell.size == size for c in earlier)
@@ -306,8 +254,8 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         if outside:
             said.append(f"On record and not shown: {_join(outside)}. Shown are {_join(SETTINGS)} on these benchmarks.")
         sections.append(Section(id, title, size, list(benchmarks), [*footnotes(own), *said]))
-        table = "the paper's three sizes" if theirs is not None else id
-        compared.extend((id, d) for d in differences(own, size, methods, benchmarks, table))
+        table = "the paper's three sizes" if size in labels.PAPER_SIZES else id
+        compared[id] = differences(own, size, methods, benchmarks, table)
 
     for size, label in labels.REAL_SIZES.items():
         add(size, f"{label}, from 4-bit weights (none of the paper's models)", size, real, [labels.BASE])
@@ -320,10 +268,7 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
     if any(k[0] == labels.MINI and k[2] in real for k in scores):
         title = "Miniature model on the paper's benchmarks (shows that the path works; not a result)"
         add("miniature-real", title, labels.MINI, real)
-    adjusted, families = adjust([d for _, d in compared])
-    by_section: dict[str, list[Difference]] = defaultdict(list)
-    for (id, _), d in zip(compared, adjusted, strict=True):
-        by_section[id].append(d)
+    adjusted, families = adjust(compared)
     return Table(
         schema_version=4,
         inputs_sha256=inputs_hash(cells, printed.model_dump_json()),
@@ -332,7 +277,7 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         records=[{"cell": c.record.cell.id, "path": c.path, "sha256": c.sha256} for c in cells],
         sections=sections,
         rows=rows,
-        differences=dict(by_section),
+        differences=adjusted,
         families=families,
         gains=paper.gains(printed),
     )

@@ -7,15 +7,15 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, zip_longest
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from stapo_repro import labels, paper
 from stapo_repro.scores import Difference
 from stapo_repro.table.build import Row, Section, Table
-from stapo_repro.text import escape, grid, p_shown, shown, signed, spans
+from stapo_repro.text import escape, grid, p_shown, shown, signed, spans, written
 from stapo_results.schema import SETTINGS
 from stapo_results.sizes import is_miniature_size
 
@@ -65,46 +65,50 @@ def _both(first: str, second: str, *small: tuple[str, str]) -> str:
     return f"{first} ({second})" + "".join(_IN_SMALL.format(escape(line)) for line in lines if line)
 
 
-def _interval(low: float | None, high: float | None) -> str:
+def _interval(low: float, high: float) -> str:
     """Two ends with one decimal."""
     return f"{shown(low, 1)} to {shown(high, 1)}"
 
 
 def _number(r: Row) -> str:
-    if r.status == "incomplete":
-        return f"**{r.shown if r.shown != 'n/a' else r.status}**"
-    if r.status == "not run":
-        return r.status
-    text = f"**{r.shown}**" if r.best else r.shown
-    return f"{text} (**{r.fewest_samples}/{r.samples} samples**)" if r.missing else text
+    s = r.score
+    if s.status == "incomplete":
+        return f"**{s.shown if s.shown != 'n/a' else s.status}**"
+    if s.status == "not run":
+        return s.status
+    text = f"**{s.shown}**" if r.best else s.shown
+    return f"{text} (**{s.fewest_samples}/{s.estimate.samples} samples**)" if s.estimate.missing else text
 
 
 def _sampled(r: Row) -> str:
     """N and the problems; of an average, whose benchmarks differ in N, the problems alone."""
-    part = f" of {r.rows}" if r.problems < r.rows else ""
+    n = r.score.estimate
+    part = f" of {r.score.rows}" if n.problems < r.score.rows else ""
     if r.benchmark == labels.AVERAGE:
-        return f"{r.problems}{part} problems" if r.problems else ""
-    return f"N {r.samples // max(1, len(r.seeds))} x {r.problems}{part}" if r.problems else "n/a"
+        return f"{n.problems}{part} problems" if n.problems else ""
+    return f"N {n.samples // max(1, len(n.seeds))} x {n.problems}{part}" if n.problems else "n/a"
 
 
 def _cut(r: Row) -> str:
-    return f"{shown(r.truncated, 1)} %" if r.truncated is not None else "n/a"
+    share = shown(r.score.truncated, 1)
+    return share if share == "n/a" else f"{share} %"
 
 
 def _cell(first: Row, second: Row) -> str:
-    small = []
-    if "run" in (first.status, second.status):
-        small.append((_interval(first.low, first.high), _interval(second.low, second.high)))
+    small, a, b = [], first.score.percent, second.score.percent
+    if "run" in (first.score.status, second.score.status):
+        small.append((_interval(a.low, a.high), _interval(b.low, b.high)))
     if any(texts := (_sampled(first), _sampled(second))):
         small.append((texts[0], "") if texts[0] == texts[1] else texts)
-    if any(r.truncated is not None for r in (first, second)):
-        small.append((f"cut {_cut(first)}", _cut(second)))
+    cuts = _cut(first), _cut(second)
+    if set(cuts) != {"n/a"}:
+        small.append((f"cut {cuts[0]}", cuts[1]))
     return _both(_number(first), _number(second), *small)
 
 
 def _minus_paper(first: Row, second: Row) -> str:
     def points(r: Row) -> str:
-        return signed(r.minus_paper) if r.minus_paper is not None else r.status if r.status == "not run" else "n/a"
+        return "not run" if r.score.status == "not run" else signed(r.minus_paper)
 
     return _both(points(first), points(second), (first.paper_within or "n/a", second.paper_within or "n/a"))
 
@@ -127,7 +131,7 @@ def main_grid(table: Table, section: Section) -> Grid:
     for (method, source), line in lines:
         label, pairs = escape(labels.method_label(method)), _pairs(line, section.benchmarks)
         rows.append([f"*{label}, paper*" if source == "paper" else label, *(_cell(*p) for p in pairs)])
-        if any(r.minus_paper is not None for p in pairs for r in p):
+        if any(r.paper_within for p in pairs for r in p):
             notes = [_BESIDE, *section.footnotes]
             rows.append([f"{label}, ours minus paper", *(_minus_paper(*p) for p in pairs)])
     return Grid(section.id, section.title, _header("Method", section.benchmarks), rows, notes)
@@ -135,14 +139,14 @@ def main_grid(table: Table, section: Section) -> Grid:
 
 def _difference(first: Difference, second: Difference) -> str:
     def points(d: Difference) -> str:
-        if d.missing:
-            return f"**{d.missing} samples missing**"
-        return signed(d.points) if d.points is not None else d.status
+        if d.number.missing:
+            return f"**{d.number.missing} samples missing**"
+        return signed(d.number.mean) if d.number.known else d.status
 
-    small = []
-    if first.points is not None or second.points is not None:
+    small, a, b = [], first.number, second.number
+    if a.known or b.known:
         small = [
-            (_interval(first.low, first.high), _interval(second.low, second.high)),
+            (_interval(a.low, a.high), _interval(b.low, b.high)),
             (f"p {p_shown(first.p)}", p_shown(second.p)),
             (f"Holm {p_shown(first.p_holm)}", p_shown(second.p_holm)),
         ]
@@ -230,7 +234,7 @@ def state_of_paper_cells(table: Table) -> str:
     """One sentence: how many of the paper's models were run."""
     ours = [r for r in table.rows if r.size in labels.PAPER_SIZES and r.source == "ours" and r.method in labels.METHODS]
     averages = [r for r in ours if (r.benchmark, r.setting) == (labels.AVERAGE, FIRST)]
-    run = sum(r.status == "run" for r in averages)
+    run = sum(r.score.status == "run" for r in averages)
     return f"Of the paper's {len(averages)} models (three sizes, four methods), {run} have been run with this suite."
 
 
@@ -265,24 +269,45 @@ def readme_block(table: Table) -> str:
     return "\n".join([*grid(_header("Model", real), rows), "", f"{_LEGEND} {more}", ""])
 
 
+COLUMNS = {
+    Row: (
+        "section size method source benchmark setting score.status score.shown score.percent.mean score.percent.se "
+        "score.percent.low score.percent.high score.percent.se_problems score.percent.se_seeds "
+        "score.percent.se_sampling score.percent.bootstrap_low score.percent.bootstrap_high score.seeds minus_paper "
+        "paper_within score.estimate.problems score.rows score.estimate.samples score.fewest_samples "
+        "score.estimate.missing score.truncated best score.records"
+    ),
+    Difference: (
+        "method against benchmark setting status points=number.mean number.se number.low number.high test p p_holm "
+        "p_sign_flip=number.sign_flip family number.problems number.missing seeds"
+    ),
+}
+"""What the files hold of a row, in percent, and of a difference, in points."""
+
+
 def to_json(table: Table) -> str:
     """The full data: every value with its interval and the record files that it came from."""
-    return json.dumps(asdict(table), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+    def plain(value: object) -> dict[str, Any]:
+        return written(value, COLUMNS[type(value)]) if type(value) in COLUMNS else vars(value)
+
+    return json.dumps(table, default=plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 _COUNTS = ("problems", "rows", "samples", "fewest_samples", "missing")
 
 
 def to_csv(table: Table) -> str:
-    """One line a number, with the fields of `Row`; counts are empty where there is no record. The last column has the
-    start of the inputs' SHA-256, or says "synthetic"."""
-    names = [f.name for f in fields(Row) if f.name != "shown"]
+    """One line a number; counts are empty where there is no record. The last column has the start of the inputs'
+    SHA-256, or says "synthetic"."""
+    lines = [written(row, COLUMNS[Row]) for row in table.rows]
+    names = [name for name in lines[0] if name != "shown"]
     inputs = "synthetic" if table.synthetic else table.inputs_sha256[:16]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*names, "inputs"])
-    for row in table.rows:
-        values = ("" if n in _COUNTS and not row.records else getattr(row, n) for n in names)
+    for line in lines:
+        values = ("" if n in _COUNTS and not line["records"] else line[n] for n in names)
         texts = (";".join(map(str, v)) if isinstance(v, dict | list) else int(v) if v is True or v is False else v
                  for v in values)  # fmt: skip
         writer.writerow([*("" if t is None else t for t in texts), inputs])

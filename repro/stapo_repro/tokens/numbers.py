@@ -161,7 +161,7 @@ def mismatch(run: LoggedRun) -> dict[str, Number] | None:
     every, flagged = (np.bincount(at, c["tokens"][positive] * f, len(batches)) for f in (1, c["mismatched"][positive]))
     sums = Sums(prompt_N, {"S2T": s2t_N, "correct": s2t_N & r["mismatched"], "rare": s2t_N * among_rare_N})
 
-    found = {
+    return {
         "correct": sums.share("correct", "S2T"),
         "correct_chance": Number(mean=float((flagged / every)[batch_N][s2t_N].mean())),
         "rare": sums.share("rare", "S2T"),
@@ -169,11 +169,9 @@ def mismatch(run: LoggedRun) -> dict[str, Number] | None:
         "rare_least": Number(mean=least / int(s2t_N.sum())),
         "median": Number(mean=float(np.median(value_N))),
         "largest": Number(mean=float(value_N.max())),
+        "entropy": rank_correlation(value_N, r["entropy"], prompt_N),
+        "probability": rank_correlation(value_N, r["logprob"], prompt_N),
     }
-    for name, column in (("entropy", "entropy"), ("probability", "logprob")):
-        mean, low, high = rank_correlation(value_N, r[column], prompt_N)
-        found[name] = Number(mean=mean, low=low, high=high)
-    return found
 
 
 def _largest(values_N: np.ndarray, count: int) -> np.ndarray:
