@@ -90,8 +90,8 @@ class Group:
     def difference(self, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Number | str:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none: "not run", "other
         problems" or "samples missing"."""
-        both = (self._scores_of(m, benchmarks, setting) for m in (first, second))
-        d = difference(*both, (first, second, "", setting), flips=_NO_TEST)
+        ours, theirs = (self._scores_of(m, benchmarks, setting) for m in (first, second))
+        d = difference(ours, theirs, (first, second, "", setting), flips=_NO_TEST)
         if d.points is None:
             return d.status
         if d.low is None or d.high is None:

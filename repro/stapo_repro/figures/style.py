@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.style
@@ -48,7 +48,7 @@ class MethodStyle(NamedTuple):
     marker: str
 
     @property
-    def line(self) -> str | tuple[int, tuple[float, ...]]:
+    def line(self) -> Literal["solid"] | tuple[int, tuple[float, ...]]:
         """As matplotlib's `linestyle`."""
         return (0, self.dashes) if self.dashes else "solid"
 
@@ -178,8 +178,10 @@ def handle(method: str, text: str = "", *, run: bool = True, line: bool = True) 
     how = method_style(method)
     label = name_of(method) + (text if run else " (not run)")
     colour = how.colour if run else FAINT
-    dashes, size = (how.line, 4) if line else ("none", 5)
-    return Line2D([], [], color=colour, label=label, linestyle=dashes, marker=how.marker, markersize=size)
+    shown = Line2D([], [], color=colour, label=label, linestyle=how.line, marker=how.marker, markersize=4)
+    if not line:
+        shown.set(linestyle="none", markersize=5)
+    return shown
 
 
 def key(marker: str, label: str, size: float = 5, edge: str = GREY, face: str = "white") -> Line2D:
