@@ -144,7 +144,7 @@ def check_roots(roots: Sequence[Path]) -> None:
             )
 
 
-def _below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
+def below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
     """Files below the root in a fixed order, without those of the root's own folders named in `skip`."""
     return [p for p in sorted(root.rglob(pattern)) if p.relative_to(root).parts[0] not in skip]
 
@@ -165,7 +165,7 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     check_roots(roots)
     cells: dict[str, Loaded] = {}
     for root in roots:
-        for path in _below(root, "cells/*.json", skip):
+        for path in below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
             if contradiction := _contradiction(record):
                 what, wrong, expected = contradiction
@@ -257,7 +257,7 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
     check_roots(roots)
     runs: list[TrainingRun] = []
     for root in roots:
-        for path in _below(root, "metrics.jsonl", skip):
+        for path in below(root, "metrics.jsonl", skip):
             run_file = path.with_name("run.json")
             run = read_json(run_file, Run) if run_file.exists() else None
             if run is None or run.kind != "train":

@@ -120,15 +120,10 @@ class Group:
 
     def _remarks(self) -> list[str]:
         """What the scores that are shown lack: samples, then problems of a benchmark."""
-        lacking, parts = list[int](), set[tuple[str, int, int]]()
-        for (_, _, benchmark, _), s in self.scores.items():
-            if benchmark not in self.benchmarks:
-                continue
-            if s.estimate.missing:
-                lacking.append(s.estimate.missing)
-            if s.estimate.problems != s.rows:
-                parts.add((benchmark, s.estimate.problems, s.rows))
-        remarks = [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
+        shown = [(key[2], s) for key, s in self.scores.items() if key[2] in self.benchmarks]
+        lacking = [s.estimate.missing for _, s in shown if s.estimate.missing]
+        parts = {(name, s.estimate.problems, s.rows) for name, s in shown if s.estimate.problems != s.rows}
+        remarks = [f"Only {n} of {rows} problems of {labels.benchmark_label(name)}." for name, n, rows in sorted(parts)]
         if lacking:
             remarks.insert(0, f"MISSING SAMPLES: {sum(lacking)} in {len(lacking)} cells, see the table.")
         return remarks

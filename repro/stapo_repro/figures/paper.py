@@ -11,8 +11,8 @@ from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.text import grid
 from stapo_repro.tokens import numbers
-from stapo_repro.tokens.log import LoggedRun, load
-from stapo_results import token_log
+from stapo_repro.tokens.log import LoggedRun
+from stapo_repro.tokens.tables import log_of
 from stapo_results.errors import meant
 
 Groups = Mapping[str, Group]
@@ -69,8 +69,7 @@ class Printed:
 
 def _logged(g: Group, method: str) -> LoggedRun | None:
     """The token log of the first run of a method that has one."""
-    logs = (r.folder for r in g.runs_of(method) if (r.folder / token_log.FOLDER).is_dir())
-    return next(map(load, logs), None)
+    return next(filter(None, map(log_of, g.runs_of(method))), None)
 
 
 def _of_log(method: str, draw: Callable[[LoggedRun], Sketch]) -> OfSizes:
