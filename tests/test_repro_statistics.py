@@ -9,18 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro.statistics import (
-    Design,
-    detectable,
-    difference_se,
-    minimal_detectable,
-    rank_correlation,
-    runs_for_equivalence,
-    runs_needed,
-    t_power,
-    tost_p,
-)
+from stapo_repro.statistics import Design, difference_se, minimal_detectable, rank_correlation
 from stapo_results.statistics import over_seeds
+from studies.power import detectable, runs_for_equivalence, runs_needed, t_power, tost_p
 
 
 def test_bounds_of_an_average_by_hand():

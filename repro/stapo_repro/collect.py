@@ -55,14 +55,15 @@ def _text(value: Any) -> str:
 
 def own_part(config: dict[str, Any], whole: dict[str, Any], above: str = "") -> dict[str, Any]:
     """What `KEPT_CONFIG` names of a configuration, and where it differs from another one, `whole`."""
-    found: dict[str, Any] = {}
+    part: dict[str, Any] = {}
     for key, value in config.items():
         name, other = f"{above}{key}.", whole.get(key)
         if isinstance(value, dict) and isinstance(other, dict):
-            found |= {key: part} if (part := own_part(value, other, name)) else {}
+            inner = own_part(value, other, name)
+            part |= {key: inner} if inner else {}
         elif KEPT_CONFIG.match(name) or key not in whole or _text(value) != _text(other):
-            found[key] = value
-    return found
+            part[key] = value
+    return part
 
 
 def laid_over(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
@@ -154,9 +155,11 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
         taken = _times(root, driver.config, out, [r.hardware for r in records.values()])
         left_out = {"stages": {"__all__": {"command", "status"}}}
         written[Path(FILE)] = taken.model_dump_json(indent=1, exclude=left_out) + "\n"
-    there = (out / folder.relative_to(root) for folder in records)
-    gone = [p for folder in there for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern))
-            if p.is_file() and p.relative_to(out) not in written]  # fmt: skip
+    gone = list[Path]()
+    for folder in records:
+        for pattern in _OF_A_RUN:
+            taken_before = sorted((out / folder.relative_to(root)).glob(pattern))
+            gone += [p for p in taken_before if p.is_file() and p.relative_to(out) not in written]
     if gone:
         raise RecordError(f"{out} has records that {run} no longer has", found=", ".join(map(str, gone[:5])),
                           next_step=f"{shlex.join(['rm', *map(str, gone)])}   then run this command again")  # fmt: skip
@@ -221,8 +224,9 @@ def _times(folder: Path, config: dict[str, Any], out: Path, hardware: list[dict[
     unfinished = {s.name for s in states.values()} - stages.keys()
     if (out / FILE).is_file():
         earlier = store.read_json(out / FILE, RunTimes)
-        if (there := {name: getattr(earlier, name) for name in kind}) != kind:
-            raise RecordError("the folder holds the records of another kind of run", found=there, expected=kind,
+        recorded = earlier.model_dump(include=set(kind))
+        if recorded != kind:
+            raise RecordError("the folder holds the records of another kind of run", found=recorded, expected=kind,
                               next_step="stapo-repro collect RUN --out DIR, a folder without records")  # fmt: skip
         kept = {s.name: s for s in earlier.stages if s.name not in stages}
         stages, hardware = kept | stages, (earlier.hardware if kept else []) + hardware

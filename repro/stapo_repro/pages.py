@@ -23,6 +23,7 @@ from stapo_results.store import read_json
 
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
+_TIMED_WITH = ("torch", "verl", "vllm", "transformers", "triton")
 _FIRST = "qwen2.5-coder-0.5b_training_curves"
 """The README's picture."""
 
@@ -63,18 +64,17 @@ def _on_gpus() -> str:
     """The page of what was timed on GPUs."""
     lines = ["# Timed on GPUs", "", "[What these do not show](../../docs/reproduction.md#what-has-run)."]
     for path in sorted((_RECORDS / "bench").glob("*/*/bench.json")):
-        found, run = read_json(path, Bench), read_json(path.with_name("run.json"), Run)
-        on, versions = run.hardware, ("torch", "verl", "vllm", "transformers", "triton")
-        lines += ["", f"## {on['gpus'][0].split(',')[0]}: {found.part}", ""]
-        packages = ", ".join(f"{name} {run.packages[name]}" for name in versions)
+        bench, run = read_json(path, Bench), read_json(path.with_name("run.json"), Run)
+        card, driver = run.hardware["gpus"][0].split(",")[0], run.hardware["driver"]
+        packages = ", ".join(f"{name} {run.packages[name]}" for name in _TIMED_WITH)
         code = code_shown(run.code_commit, bool(run.code_dirty))
-        lines += [f"Driver {on['driver']}, {packages}; {run.started}, code {code}. {' '.join(run.notes)}", ""]
-        rows = [
-            [" ".join([r.name, *r.labels.values()]), f"{r.seconds:.4g}", f"{r.ratio:.3f}",
-             "; ".join(f"{name} {value:.5g}" for name, value in r.values.items())]
-            for r in found.rows
-        ]  # fmt: skip
-        lines += [*grid(["", "seconds", f"to {found.baseline}", "beside it"], rows), ""]
+        lines += ["", f"## {card}: {bench.part}", ""]
+        lines += [f"Driver {driver}, {packages}; {run.started}, code {code}. {' '.join(run.notes)}", ""]
+        rows = []
+        for r in bench.rows:
+            beside = "; ".join(f"{name} {value:.5g}" for name, value in r.values.items())
+            rows.append([" ".join([r.name, *r.labels.values()]), f"{r.seconds:.4g}", f"{r.ratio:.3f}", beside])
+        lines += [*grid(["", "seconds", f"to {bench.baseline}", "beside it"], rows), ""]
         lines += [f"[Record](../records/{path.relative_to(_RECORDS).as_posix()})"]
     return "\n".join([*lines, ""])
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import SETTINGS, CellRecord, Cut, Run, StepMetrics
@@ -54,21 +55,26 @@ class TrainingRun:
     synthetic: bool = False
     cut: Cut | None = None
 
+    @property
+    def last(self) -> int:
+        """Its last step; 0 without one."""
+        return self.steps[-1].step if self.steps else 0
+
     def series(self, metric: str) -> dict[int, float]:
         """Step -> value, of the steps that have it; empty where the run did not log it.
 
         Raises:
             RecordError: the record's `cut` left the metric out.
         """
-        found = {s.step: s.values[metric] for s in self.steps if metric in s.values}
-        if not found and self.cut is not None and self.cut.left_out(metric):
+        values = {s.step: s.values[metric] for s in self.steps if metric in s.values}
+        if not values and self.cut is not None and self.cut.left_out(metric):
             raise RecordError(
                 f"{self.path}: {metric} was left out of the record",
                 found=", ".join(self.cut.kept),
                 expected=f"{metric} too, which the run folder's metrics.jsonl has if the run logged it",
                 next_step="read the run folder itself; results/records/README.md says where whole records are",
             )
-        return found
+        return values
 
 
 def _content_hash(record: CellRecord) -> str:
@@ -79,22 +85,24 @@ def _content_hash(record: CellRecord) -> str:
 
 def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
     """(what, found, expected) of the first thing in a record that another thing in it rules out."""
-    cell, total = record.cell, record.n * len(record.problems)
-    decoding = SETTINGS.get(cell.setting)
-    found = record.temperature, record.top_p
-    if decoding is not None and decoding != found:
-        return f"temperature and top-p of {cell.setting}", found, decoding
+    cell, problems, rows = record.cell, record.problems, record.benchmark_rows
+    used = record.temperature, record.top_p
+    decoding = SETTINGS.get(cell.setting, used)
+    if used != decoding:
+        return f"temperature and top-p of {cell.setting}", used, decoding
     if record.miniature != is_miniature_size(cell.size):
         return f"a record of size {cell.size}", f"miniature {record.miniature}", f"miniature {not record.miniature}"
-    if len(record.problems) > record.benchmark_rows:
-        return "more problems than the benchmark holds", len(record.problems), record.benchmark_rows
-    present = total - sum(p.verdicts.count("-") for p in record.problems)
-    finished = sum(count for reason, count in record.finish_reasons.items() if reason != "error")
+    if len(problems) > rows:
+        return "more problems than the benchmark holds", len(problems), rows
+    missing = sum(p.verdicts.count("-") for p in problems)
+    present = record.n * len(problems) - missing
+    finished = sum(record.finish_reasons.values()) - record.finish_reasons.get("error", 0)
     if present != finished:
         return "graded samples against finished responses", present, finished
-    for p in record.problems:
-        if p.rule and p.verdicts != (follows := _scored(record.scored_by, p.rule, p.judged)):
-            return f"verdicts of {p.problem_id}, scored by {record.scored_by}", p.verdicts, follows
+    for p in problems:
+        expected = _scored(record.scored_by, p.rule, p.judged) if p.rule else p.verdicts
+        if p.verdicts != expected:
+            return f"verdicts of {p.problem_id}, scored by {record.scored_by}", p.verdicts, expected
     return None
 
 
@@ -102,8 +110,9 @@ def _scored(by: str, rule: str, judged: str) -> str:
     """The verdicts that follow from the rule's and the judge's letters: where the judge replied its word counts."""
     if by == "rule" or not judged:
         return rule
-    judges = {"c": "1", "i": "0", "x": "0"}
-    return "".join(r if r == "-" else judges.get(j, r) for r, j in zip(rule, judged, strict=True))
+    letters = {"c": "1", "i": "0", "x": "0"}
+    pairs = zip(rule, judged, strict=True)
+    return "".join(r if r == "-" else letters.get(j, r) for r, j in pairs)
 
 
 def _check_pair(first: Loaded, second: Loaded) -> None:
@@ -135,7 +144,7 @@ def check_roots(roots: Sequence[Path]) -> None:
             )
 
 
-def _below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
+def below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
     """Files below the root in a fixed order, without those of the root's own folders named in `skip`."""
     return [p for p in sorted(root.rglob(pattern)) if p.relative_to(root).parts[0] not in skip]
 
@@ -154,21 +163,22 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
             cell that differ.
     """
     check_roots(roots)
-    found: dict[str, Loaded] = {}
+    cells: dict[str, Loaded] = {}
     for root in roots:
-        for path in _below(root, "cells/*.json", skip):
+        for path in below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
-            if wrong := _contradiction(record):
-                raise RecordError(f"{path}: the record contradicts itself: {wrong[0]}", found=wrong[1],
-                                  expected=wrong[2], next_step="restore the file from its run folder, or evaluate the "
-                                  "cell again")  # fmt: skip
+            if contradiction := _contradiction(record):
+                what, wrong, expected = contradiction
+                raise RecordError(f"{path}: the record contradicts itself: {what}", found=wrong, expected=expected,
+                                  next_step="restore the file from its run folder, or evaluate the cell "
+                                  "again")  # fmt: skip
             loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record), path)
-            before = found.setdefault(record.cell.id, loaded)
+            before = cells.setdefault(record.cell.id, loaded)
             if before is loaded or before.file.samefile(path):
                 continue
             _check_pair(before, loaded)
             print(f"same record twice, counted once: {before.file} and {path}", file=sys.stderr)
-    return [found[key] for key in sorted(found)]
+    return [cells[key] for key in sorted(cells)]
 
 
 def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
@@ -181,15 +191,26 @@ def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
 
 def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
     """(records of each model's last evaluated step, records of its earlier ones)."""
-
-    steps = [-1 if c.record.cell.step == "base" else int(c.record.cell.step) for c in cells]
     last: dict[tuple[str, str, int], int] = {}
-    for c, step in zip(cells, steps, strict=True):
-        last[c.record.cell.model[:3]] = max(last.get(c.record.cell.model[:3], -1), step)
+    for c in cells:
+        model, step = _model_and_step(c)
+        last[model] = max(step, last.get(model, step))
     parts: tuple[list[Loaded], list[Loaded]] = [], []
-    for c, step in zip(cells, steps, strict=True):
-        parts[step < last[c.record.cell.model[:3]]].append(c)
+    for c in cells:
+        model, step = _model_and_step(c)
+        parts[step < last[model]].append(c)
     return parts
+
+
+def _model_and_step(c: Loaded) -> tuple[tuple[str, str, int], int]:
+    """The base model comes before every step."""
+    cell = c.record.cell
+    return cell.model[:3], -1 if cell.step == "base" else int(cell.step)
+
+
+def logged(steps: Sequence[StepMetrics]) -> set[str]:
+    """The names of all metrics that some step has."""
+    return {name for s in steps for name in s.values}
 
 
 def read_steps(path: Path, live: bool = False) -> list[StepMetrics]:
@@ -210,9 +231,7 @@ def read_steps(path: Path, live: bool = False) -> list[StepMetrics]:
         if line == before:
             twice.append(number)
         elif line.attempt <= before.attempt:
-            names = sorted(
-                k for k in line.values.keys() | before.values.keys() if line.values.get(k) != before.values.get(k)
-            )
+            names = sorted(k for k in logged([line, before]) if line.values.get(k) != before.values.get(k))
             raise RecordError(
                 f"{path}:{number}: step {line.step} contradicts {path}:{first}",
                 found=f"attempt {line.attempt} here, {before.attempt} before it; other values of {', '.join(names)}",
@@ -238,44 +257,47 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
     check_roots(roots)
     runs: list[TrainingRun] = []
     for root in roots:
-        for path in _below(root, "metrics.jsonl", skip):
+        for path in below(root, "metrics.jsonl", skip):
             run_file = path.with_name("run.json")
-            if not run_file.exists():
-                continue
-            run = read_json(run_file, Run)
-            if run.kind != "train":
+            run = read_json(run_file, Run) if run_file.exists() else None
+            if run is None or run.kind != "train":
                 continue
             method, size, seed = _labels(run, run_file)
             steps = read_steps(path, live=run.status != "done" and run.cut is None)
-            where, cut = path.parent.relative_to(root).as_posix(), run.cut
-            if cut is not None and (more := {k for s in steps for k in s.values} - set(cut.kept)):
+            if run.cut is not None and (more := logged(steps) - set(run.cut.kept)):
                 raise RecordError(
                     f"{path} contradicts {run_file}",
                     found=f"values of {', '.join(sorted(more)[:5])}",
                     expected="only the names that the run record keeps (cut.kept)",
                     next_step="restore both files from one commit, or collect the run again",
                 )
+            place = path.parent.relative_to(root).as_posix()
             runs.append(
                 TrainingRun(
                     method=method,
                     size=size,
                     seed=seed,
-                    path=where,
+                    path=place,
                     status=run.status,
                     steps=steps,
                     run_id=run.run_id,
                     folder=path.parent,
                     synthetic=run.synthetic,
-                    cut=cut,
+                    cut=run.cut,
                 )
             )
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 
 
+def run_part(run: Run) -> dict[str, Any]:
+    """The part "run" of a training's configuration, where its labels are; empty where there is none."""
+    part = run.config.get("run")
+    return part if isinstance(part, dict) else {}
+
+
 def _labels(run: Run, where: Path) -> tuple[str, str, int]:
-    own = run.config.get("run")
-    own = own if isinstance(own, dict) else {}
-    method, size, seed = own.get("method"), own.get("size"), own.get("seed")
+    part = run_part(run)
+    method, size, seed = part.get("method"), part.get("size"), part.get("seed")
     if not isinstance(method, str) or not isinstance(size, str) or not isinstance(seed, int):
         raise RecordError(
             f"{where}: a training run without its labels",

@@ -28,7 +28,7 @@ from markupsafe import Markup
 from stapo_repro import labels, paper
 from stapo_repro.figures import tokens as figures
 from stapo_repro.figures.style import save, style
-from stapo_repro.read import APART, Loaded, check_roots, load_cells
+from stapo_repro.read import APART, Loaded, below, check_roots, load_cells
 from stapo_repro.table.build import build
 from stapo_repro.table.write import to_markdown
 from stapo_repro.text import shown, visible
@@ -130,8 +130,10 @@ def _pictures(folder: Path) -> Iterable[Path]:
 def _faults(cells: Sequence[Loaded], runs: list[dict[str, Any]]) -> list[str]:
     """What is wrong with the records themselves."""
     known, lines = {run["id"] for run in runs}, []
-    for r in (c.record for c in cells):
-        if missing := sum(p.verdicts.count("-") for p in r.problems):
+    for c in cells:
+        r = c.record
+        missing = sum(p.verdicts.count("-") for p in r.problems)
+        if missing:
             lines.append(f"{r.cell.id}: {missing} of {r.n * len(r.problems)} samples are missing")
         if r.run_id not in known:
             lines.append(f"{r.cell.id}: its run {r.run_id} has no record here")
@@ -141,31 +143,30 @@ def _faults(cells: Sequence[Loaded], runs: list[dict[str, Any]]) -> list[str]:
 
 def _runs(roots: Sequence[Path], skip: Sequence[str], page: Path) -> list[dict[str, Any]]:
     """Every run record below the roots, in the order of its path."""
-    found = []
-    for root, path in ((r, p) for r in roots for p in sorted(r.rglob("run.json"))):
-        where = path.relative_to(root).parent
-        if where.parts[:1] and where.parts[0] in skip:
-            continue
-        run = read_json(path, Run)
-        found.append({"id": run.run_id, "title": f"{run.kind}: {where.as_posix()}", "status": run.status,
-                      "dirty": run.code_dirty, "address": _address(path, page)})  # fmt: skip
-    return found
+    runs = []
+    for root in roots:
+        for path in below(root, "run.json", skip):
+            run = read_json(path, Run)
+            title = f"{run.kind}: {path.relative_to(root).parent.as_posix()}"
+            runs.append({"id": run.run_id, "title": title, "status": run.status, "dirty": run.code_dirty,
+                         "address": _address(path, page)})  # fmt: skip
+    return runs
 
 
 def _cell(c: Loaded, runs: list[dict[str, Any]], responses: Responses, page: Path) -> dict[str, Any]:
     """A cell as the page shows it."""
-    r, of = c.record, c.record.cell
+    r, cell = c.record, c.record.cell
     means = problem_means([parse_verdicts(p.verdicts) for p in r.problems]).tolist()
-    step = "" if of.step == "base" else f", seed {of.train_seed}, step {of.step}"
+    step = "" if cell.step == "base" else f", seed {cell.train_seed}, step {cell.step}"
     lines = zip(r.problems, means, strict=True)
     return {
-        "model": f"{labels.method_label(of.method)}, {labels.size_label(of.size)}",
-        "title": f"{labels.benchmark_label(of.benchmark)} at {of.setting}{step}",
+        "model": f"{labels.method_label(cell.method)}, {labels.size_label(cell.size)}",
+        "title": f"{labels.benchmark_label(cell.benchmark)} at {cell.setting}{step}",
         "mean": shown(100 * sum(means) / len(means)),
         "address": _address(c.file, page),
         "run": next((run["address"] for run in runs if run["id"] == r.run_id), ""),
         "lines": [f"{p.problem_id:<24} {shown(100 * m):>6}  {p.verdicts}" for p, m in lines],
-        "responses": responses.get(of.id, ()),
+        "responses": responses.get(cell.id, ()),
     }
 
 
@@ -270,6 +271,6 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
 def _compared(run: LoggedRun, counts: Sequence[Mapping[str, Any]]) -> str:
     """The comparison of log and metrics, which `by_step` has made."""
     left_out, compared = run.header.left_out, sum(c["metric"] is not None for c in counts)
-    said = f"silenced: {sum(c['silenced'] for c in counts):,} in the log"
-    said += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
-    return said + (f"; {left_out:,} rows left out at the log's bound" if left_out else "")
+    text = f"silenced: {sum(c['silenced'] for c in counts):,} in the log"
+    text += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
+    return text + (f"; {left_out:,} rows left out at the log's bound" if left_out else "")

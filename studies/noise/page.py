@@ -10,7 +10,7 @@ from statistics import fmean
 
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun, load_training_runs
-from stapo_repro.statistics import ALPHA, tost_p
+from stapo_repro.statistics import ALPHA
 from stapo_repro.text import grid, number_shown, p_shown
 from stapo_results.resampling import sign_flip_p
 from stapo_results.sizes import of_world
@@ -18,6 +18,7 @@ from stapo_results.statistics import Number, holm, over_seeds
 from studies import command
 from studies.noise.figure import Dose, dose_response, useful_words
 from studies.noise.request import NoiseClaim, NoiseClaims, label, load
+from studies.power import tost_p
 
 RECORDS = command.RECORDS / "noise"
 WITHOUT = command.RECORDS / "testbed" / "costly"

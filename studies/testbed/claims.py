@@ -12,10 +12,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_repro.statistics import ALPHA, detectable, runs_for_equivalence, runs_needed, tost_p
+from stapo_repro.statistics import ALPHA
 from stapo_repro.text import rounded
 from stapo_results.statistics import holm
 from stapo_results.store import read_json
+from studies.power import detectable, runs_for_equivalence, runs_needed, tost_p
 from studies.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity
 from studies.testbed.plan import PILOTS, SEEDS, SIZES, Part
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stapo_repro import labels
 from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import SMALL, Sketch, handle, legend, method_style, name_of, nothing, sheet
-from stapo_repro.read import TrainingRun
+from stapo_repro.read import TrainingRun, logged
 from stapo_results.errors import BadInput
 
 MOST_POINTS = 300
@@ -53,6 +53,11 @@ class Curve(NamedTuple):
     seeds: int
     window: int = 1
 
+    def floored(self) -> Curve:
+        """The same on a logarithmic axis, which cannot show less than `FLOOR`."""
+        mean, low, high = (np.maximum(values, FLOOR) for values in (self.mean, self.low, self.high))
+        return self._replace(mean=mean, low=low, high=high)
+
 
 Runs = Mapping[str, Sequence[TrainingRun]]
 ENTROPY = Panel("entropy", "Policy entropy", "entropy (nats per token)")
@@ -62,7 +67,6 @@ THRESHOLD = Panel("threshold", "Entropy threshold", "entropy (nats)")
 PANELS = (REWARD, ENTROPY, SILENCED, Panel("accuracy", "Validation accuracy", "accuracy (%)", 100.0))
 _SHARES = (SILENCED, Panel("candidate_share", "Candidates: A > 0, p < τₚ", SILENCED.unit, 100.0))
 _QUANTILES = tuple(Panel(f"{_QUANTILE}{q}", f"{q} % quantile", "token entropy (nats)") for q in (25, 50, 75, 95, 99))
-_VALUES = ("mean", "low", "high")
 _VALIDATED = ("accuracy", "val-core")
 
 
@@ -82,8 +86,10 @@ def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POI
             expected="one run per seed",
             next_step="name only one of the folders with --records",
         )
-    values = [{k: v * shown.factor for k, v in r.series(shown.metric).items() if math.isfinite(v)} for r in runs]
-    values = [v for v in values if v]
+    values = []
+    for r in runs:
+        series = {k: v * shown.factor for k, v in r.series(shown.metric).items() if math.isfinite(v)}
+        values += [series] if series else []
     steps = sorted(set.intersection(*map(set, values))) if values else []
     if not steps:
         return None
@@ -95,6 +101,17 @@ def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POI
     return Curve(at, matrix.mean(axis=0), matrix.min(axis=0), matrix.max(axis=0), len(values), width)
 
 
+def curves_of(runs: Runs, shown: Panel, most: int = MOST_POINTS) -> dict[str, Curve]:
+    """Of the methods that have the metric."""
+    every = {method: curve(of_method, shown, most) for method, of_method in runs.items()}
+    return {method: c for method, c in every.items() if c is not None}
+
+
+def _is_noisy(c: Curve, metric: str) -> bool:
+    """A reward of many steps: few responses a step make it noise."""
+    return metric == REWARD.metric and len(c.steps) > NOISY and c.window == 1
+
+
 def smoothed(values_S: NDArray[np.float64], width: int = SMOOTHED) -> NDArray[np.float64]:
     """Centred running means of `width` steps, (S,); at the ends of the steps that there are."""
     ones = np.ones(width)
@@ -103,26 +120,22 @@ def smoothed(values_S: NDArray[np.float64], width: int = SMOOTHED) -> NDArray[np
 
 def line(axes: Axes, method: str, c: Curve, metric: str, name: str = "") -> Line2D:
     """One method's curve with the range of its seeds, and a gap where steps are missing. A marker at each point where
-    there are few.
-
-    A reward of many steps is smoothed: few responses a step make it noise, so its points are drawn beside it in place
-    of the range.
+    there are few. A noisy reward is smoothed, and its points are drawn beside it in place of the range.
 
     Args:
         name: identifier in the SVG; metric and method by default.
     """
-    how, noisy = method_style(method), metric == REWARD.metric and len(c.steps) > NOISY and c.window == 1
+    how, noisy, mean = method_style(method), _is_noisy(c, metric), c.mean
     if noisy:
-        axes.plot(c.steps, c.mean, ".", color=how.colour, markersize=2.5, alpha=0.5, gid=f"points-{method}")
-    mean = smoothed(c.mean) if noisy else c.mean
+        axes.plot(c.steps, mean, ".", color=how.colour, markersize=2.5, alpha=0.5, gid=f"points-{method}")
+        mean = smoothed(mean)
     # validation has its own pace
     gaps = [] if metric.startswith(_VALIDATED) else np.flatnonzero(np.diff(c.steps) > c.window) + 1
     steps, mean, low, high = (np.insert(v, gaps, math.nan) for v in (c.steps, mean, c.low, c.high))
     if metric == THRESHOLD.metric:  # a step without a rare token has none: points may be alone
         axes.plot(steps, mean, ".", color=how.colour, markersize=3)
-    (drawn,) = axes.plot(steps, mean, color=how.colour, gid=name or f"{metric}-{method}")
-    if how.dashes:
-        drawn.set_dashes(how.dashes)
+    gid = name or f"{metric}-{method}"
+    (drawn,) = axes.plot(steps, mean, color=how.colour, linestyle=how.line, gid=gid)
     if len(steps) > 100:  # noise in broad lines is a smear
         drawn.set_linewidth(1.0)
     if len(steps) <= 12:
@@ -134,30 +147,30 @@ def line(axes: Axes, method: str, c: Curve, metric: str, name: str = "") -> Line
 
 def panel(axes: Axes, runs: Runs, shown: Panel) -> list[Curve]:
     """The curves in the table's order (STAPO last, on top), or why there are none."""
+    every = [r for of_method in runs.values() for r in of_method]
     axes.set_title(shown.title)
     axes.set_ylabel(shown.unit)
     axes.set_xlabel("training step")
     axes.margins(x=0.02)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True) if any(runs.values()) else NullLocator())
-    found = {m: c for m, mine in runs.items() if mine and (c := curve(mine, shown)) is not None}
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True) if every else NullLocator())
+    drawn = curves_of(runs, shown)
     if shown == THRESHOLD:
-        found.pop("stapo-random", None)  # its threshold is one of its random keys
-        axes.set_xlim(0, max((s.step for of in runs.values() for r in of for s in r.steps), default=1))
+        drawn.pop("stapo-random", None)  # its threshold is one of its random keys
+        axes.set_xlim(0, max([r.last for r in every], default=1))
     if shown in _QUANTILES:
-        found = {m: c._replace(**{x: np.maximum(getattr(c, x), FLOOR) for x in _VALUES}) for m, c in found.items()}
+        drawn = {method: c.floored() for method, c in drawn.items()}
         axes.set_yscale("log")
-    for method, c in found.items():
+    for method, c in drawn.items():
         line(axes, method, c, shown.metric)
-    highest = max((float(c.high.max()) for c in found.values()), default=0.0)
-    if not found:
-        nothing(axes, "not logged" if any(runs.values()) else "not run")
+    highest = max((float(c.high.max()) for c in drawn.values()), default=0.0)
+    if not drawn:
+        nothing(axes, "not logged" if every else "not run")
     elif shown == ENTROPY:
         axes.set_ylim(0.0, 1.08 * highest)
     elif shown in _SHARES:
-        _share_axis(
-            axes, highest, shown == SILENCED and any(r.size in labels.PAPER_SIZES for of in runs.values() for r in of)
-        )
-    return list(found.values())
+        papers = any(r.size in labels.PAPER_SIZES for r in every)
+        _share_axis(axes, highest, papers and shown == SILENCED)
+    return list(drawn.values())
 
 
 def _share_axis(axes: Axes, highest: float, bound: bool) -> None:
@@ -190,50 +203,61 @@ def training(
     """
     if not g.runs and g.size not in (labels.MINI, *labels.PAPER_SIZES):
         return None
-    runs, n = {m: [r for r in g.runs if r.method == m] for m in g.methods}, len(panels) + profile
-    columns = 3 if n % 3 == 0 else 2
-    figure = sheet(0.5 + 2.2 * math.ceil(n / columns))
-    every = figure.subplots(math.ceil(n / columns), columns, squeeze=False).flatten()
-    by_panel = {shown.title: panel(axes, runs, shown) for axes, shown in zip(every, panels, strict=False)}
-    drawn, empty = [c for of in by_panel.values() for c in of], [title for title, of in by_panel.items() if not of]
-    missing = [name_of(m) for m, mine in runs.items() if not mine]
+    runs, count = {m: g.runs_of(m) for m in g.methods}, len(panels) + profile
+    columns = 3 if count % 3 == 0 else 2
+    rows = math.ceil(count / columns)
+    figure = sheet(0.5 + 2.2 * rows)
+    every = figure.subplots(rows, columns, squeeze=False).flatten()
+    missing = [name_of(m) for m, of_method in runs.items() if not of_method]
+    empty, widest, smooth = list[str](), 1, False
+    for axes, shown in zip(every, panels, strict=False):
+        drawn = panel(axes, runs, shown)
+        widest = max([widest, *(c.window for c in drawn)])
+        smooth = smooth or any(_is_noisy(c, shown.metric) for c in drawn)
+        empty += [] if drawn else [shown.title]
     if profile:
         levels = _profiles(every[-1], runs)
         empty += [] if levels else ["token entropy by quantile"]
         more += "Late in training: mean over the last quarter of the steps. "
         if levels and 80 not in levels and kind == "training_curves":  # the paper's figure 5d
             missing.append("the 80th percentile, which the trainer did not log")
-    missing += [f"{title} (not logged)" for title in empty if g.runs]
-    numbers = sorted({len(of) for of in runs.values() if of}) or [0]
-    handles = []
-    for method, mine in runs.items():
-        state = f" ({len(mine)} seed{'s' * (len(mine) > 1)})" if mine and len(numbers) > 1 else ""
-        unfinished = sorted({r.status for r in mine if r.status != "done"})
-        handles.append(handle(method, state + f" ({'; '.join(unfinished)})" * bool(unfinished), run=bool(mine)))
-    legend(figure, handles)
-    if numbers[-1] > 1:
-        more += f"Lines: means over {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds; bands: "
-        more += "lowest to highest seed."
+    if g.runs:
+        missing += [f"{name} (not logged)" for name in empty]
+    counts = sorted({len(of_method) for of_method in runs.values() if of_method}) or [0]
+    legend(figure, [_entry(m, of_method, len(counts) > 1) for m, of_method in runs.items()])
+    if counts[-1] > 1:
+        seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        more += f"Lines: means over {seeds} seeds; bands: lowest to highest seed."
     else:
-        more += "One seed." if numbers[-1] else "Nothing has been run yet."
-    if (widest := max((c.window for c in drawn), default=1)) > 1:
+        more += "One seed." if counts[-1] else "Nothing has been run yet."
+    if widest > 1:
         more += f" Points: means of {widest} steps."
-    if any(str(x.get_gid()).startswith("points-") for axes in every for x in axes.lines):
+    if smooth:
         more += f" Reward: points are single steps, lines running means over {SMOOTHED}."
     return g.sketch(kind, title, figure, more.strip(), missing, finding=finding or _ends(runs, panels))
+
+
+def _entry(method: str, runs: Sequence[TrainingRun], counted: bool) -> Line2D:
+    """A method's entry in the legend, with its seeds if they are `counted` and with what is not done."""
+    text = f" ({len(runs)} seed{'s' * (len(runs) > 1)})" if counted else ""
+    unfinished = {r.status for r in runs} - {"done"}
+    if unfinished:
+        text += f" ({'; '.join(sorted(unfinished))})"
+    return handle(method, text, run=bool(runs))
 
 
 def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
     """Where accuracy in validation ends: the lowest and the highest method, and whether their seeds overlap. Empty
     while a run is not finished, or where the last steps differ."""
-    shown = next((p for p in panels if p.metric.startswith(_VALIDATED)), None)
-    found = {m: c for m, mine in runs.items() if shown and mine and (c := curve(mine, shown)) is not None}
-    done = all(r.status == "done" for m in found for r in runs[m])
-    if len(found) < 2 or not done or len({c.steps[-1] for c in found.values()}) > 1:
+    validation = next((p for p in panels if p.metric.startswith(_VALIDATED)), None)
+    drawn = curves_of(runs, validation) if validation else {}
+    unfinished = any(r.status != "done" for method in drawn for r in runs[method])
+    if len(drawn) < 2 or unfinished or len({c.steps[-1] for c in drawn.values()}) > 1:
         return ""
-    order = sorted(found, key=lambda m: found[m].mean[-1])
-    (low, worst), (high, best) = ((found[m], name_of(m)) for m in (order[0], order[-1]))
-    text = f"Accuracy in validation ends at {low.mean[-1]:.0f} % ({worst}) to {high.mean[-1]:.0f} % ({best})"
+    worst, *_, best = sorted(drawn, key=lambda method: drawn[method].mean[-1])
+    low, high = drawn[worst], drawn[best]
+    ends = f"{low.mean[-1]:.0f} % ({name_of(worst)}) to {high.mean[-1]:.0f} % ({name_of(best)})"
+    text = f"Accuracy in validation ends at {ends}"
     if min(low.seeds, high.seeds) < 2:  # a single accuracy is mostly the draw of its samples
         return (_entropy_ends(runs) if ENTROPY in panels else "") or text
     return text + f"; their seeds {'overlap' if low.high[-1] >= high.low[-1] else 'do not overlap'}"
@@ -242,48 +266,54 @@ def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
 def _entropy_ends(runs: Runs) -> str:
     """Where entropy goes, from the first to the last of six parts of the steps: the lowest and the highest method.
     Empty unless two methods have it."""
-    found = {name_of(m): curve(mine, ENTROPY, most=6) for m, mine in runs.items() if mine}
-    ends = {name: (c.mean[0], c.mean[-1]) for name, c in found.items() if c is not None}
-    order = sorted(ends, key=lambda name: ends[name][1])
-    texts = [f"{name} {ends[name][0]:.2f} to {ends[name][1]:.2f}" for name in (*order[:1], *order[-1:])]
-    return f"Entropy: {', '.join(texts)} nats" if len(order) > 1 else ""
+    means = {name_of(method): c.mean for method, c in curves_of(runs, ENTROPY, most=6).items()}
+    if len(means) < 2:
+        return ""
+    lowest, *_, highest = sorted(means, key=lambda name: means[name][-1])
+    texts = [f"{name} {means[name][0]:.2f} to {means[name][-1]:.2f}" for name in (lowest, highest)]
+    return f"Entropy: {', '.join(texts)} nats"
 
 
 def share_after_warm_up(runs: Sequence[TrainingRun]) -> tuple[float, float] | None:
     """Percent of the response tokens that were silenced after the warm-up, as a mean over its steps and seeds, and
     the percent of these steps below 0.01 %; None where no step has the share."""
     values = [100 * v for r in runs for step, v in r.series(SILENCED.metric).items() if step > WARM_UP]
-    return (math.fsum(values) / len(values), 100 * sum(v < _BOUND for v in values) / len(values)) if values else None
+    if not values:
+        return None
+    return math.fsum(values) / len(values), 100 * sum(v < _BOUND for v in values) / len(values)
 
 
 def silenced_share(g: Group) -> Sketch | None:
     """Silenced tokens, candidates and entropy threshold by step, of the group's masks over rare tokens; None without
     one."""
     g = g.only(*(m for m in g.methods if m in labels.RARE_TOKEN_MASKS or m in labels.PAPER_SIZES))
-    said = [f"{name_of(m)} {after[0]:.2g} % (below 0.01 % in {after[1]:.0f} % of the steps)" for m in g.methods
-            if (after := share_after_warm_up([r for r in g.runs if r.method == m])) is not None]  # fmt: skip
-    more = f"Silenced after step {WARM_UP}: {'; '.join(said)}. " if said else ""
     if not g.methods:
         return None
-    return training(
-        g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=more.strip(". ")
-    )
+    texts = []
+    for method in g.methods:
+        if after := share_after_warm_up(g.runs_of(method)):
+            share, below = after
+            texts.append(f"{name_of(method)} {share:.2g} % (below 0.01 % in {below:.0f} % of the steps)")
+    finding = f"Silenced after step {WARM_UP}: {'; '.join(texts)}" if texts else ""
+    more = f"{finding}. " if finding else ""
+    return training(g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=finding)
 
 
-def silenced_by_size(of: Sequence[Group]) -> Sketch | None:
+def silenced_by_size(of_sizes: Sequence[Group]) -> Sketch | None:
     """The paper's figure 6: STAPO's silenced tokens, the three sizes together."""
-    runs = [replace(r, method=g.size) for g in of for r in g.runs if r.method == "stapo"]
-    return silenced_share(Group("STAPO of three sizes", (), runs, of[0].paper, tuple(labels.PAPER_SIZES)))
+    runs = [replace(r, method=g.size) for g in of_sizes for r in g.runs_of("stapo")]
+    return silenced_share(Group("STAPO of three sizes", (), runs, of_sizes[0].paper, tuple(labels.PAPER_SIZES)))
 
 
 def token_entropy(g: Group) -> Sketch | None:
     """Quantiles of token entropy by step, and their profile late in training."""
     more = f"Entropy of a response token; values under {FLOOR:g} nats are drawn at {FLOOR:g}. "
-    late = {m: x for m in g.methods if (x := late_profile([r for r in g.runs if r.method == m]).get(75)) is not None}
+    profiles = {m: late_profile(g.runs_of(m)) for m in g.methods}
+    late = {m: profile[75] for m, profile in profiles.items() if 75 in profile}
     finding = ""
     if late:
-        lowest, highest = min(late, key=lambda m: late[m]), max(late, key=lambda m: late[m])
-        named = " to ".join(f"{late[m]:.2g} ({name_of(m)})" for m in dict.fromkeys((lowest, highest)))
+        ends = dict.fromkeys((min(late, key=late.__getitem__), max(late, key=late.__getitem__)))
+        named = " to ".join(f"{late[m]:.2g} ({name_of(m)})" for m in ends)
         finding = f"Late in training 75 % of the tokens are below {named} nats"
     return training(g, _QUANTILES, "Token entropy", kind="token_entropy", profile=True, more=more, finding=finding)
 
@@ -291,24 +321,27 @@ def token_entropy(g: Group) -> Sketch | None:
 def late_profile(runs: Sequence[TrainingRun]) -> dict[int, float]:
     """Percent -> that quantile of token entropy in nats, mean over the last quarter of the steps (4 k > 3 K), for every
     quantile that was logged."""
-    names = sorted({n for r in runs for s in r.steps for n in s.values if n.startswith(_QUANTILE)})
-    found = {int(n.removeprefix(_QUANTILE)): curve(runs, Panel(n), None) for n in names}
-    return {q: float(c.mean[4 * c.steps > 3 * c.steps.max()].mean()) for q, c in found.items() if c is not None}
+    names = {name for r in runs for name in logged(r.steps) if name.startswith(_QUANTILE)}
+    profile = {}
+    for name in sorted(names):
+        if c := curve(runs, Panel(name), None):
+            late = 4 * c.steps > 3 * c.steps.max()
+            profile[int(name.removeprefix(_QUANTILE))] = float(c.mean[late].mean())
+    return profile
 
 
 def _profiles(axes: Axes, runs: Runs) -> list[int]:
     """Every method's quantiles late in training; returns the percents on the axis."""
-    profiles = {m: p for m, mine in runs.items() if (p := late_profile(mine))}
+    profiles = {method: late_profile(of_method) for method, of_method in runs.items()}
     levels = sorted(set().union(*profiles.values()))
     axes.set_title("Late in training")
-    for method, values in profiles.items():
-        how = method_style(method)
-        (drawn,) = axes.plot([levels.index(q) for q in values], [max(v, FLOOR) for v in values.values()],
-                             color=how.colour, marker=how.marker, markersize=4, markeredgecolor="white",
-                             markeredgewidth=0.5, gid=f"profile-{method}")  # fmt: skip
-        if how.dashes:
-            drawn.set_dashes(how.dashes)
-    if not profiles:
+    for method, profile in profiles.items():
+        if not profile:
+            continue
+        how, values = method_style(method), [max(v, FLOOR) for v in profile.values()]
+        axes.plot([levels.index(q) for q in profile], values, color=how.colour, linestyle=how.line, marker=how.marker,
+                  markersize=4, markeredgecolor="white", markeredgewidth=0.5, gid=f"profile-{method}")  # fmt: skip
+    if not levels:
         nothing(axes, "not logged" if any(runs.values()) else "not run")
         return levels
     axes.set(yscale="log", xlabel="quantile of tokens (%)", ylabel="token entropy (nats)")

@@ -65,20 +65,29 @@ class Group:
     def scores(self) -> dict[ScoreKey, Score]:
         return score_all(self.cells)
 
+    def runs_of(self, method: str) -> list[TrainingRun]:
+        """The trainings of a method."""
+        return [r for r in self.runs if r.method == method]
+
+    def finished(self, method: str) -> list[TrainingRun]:
+        """Those of them that are done."""
+        return [r for r in self.runs_of(method) if r.status == "done"]
+
     def only(self, *methods: str) -> Group:
         """The same records, of which figures show these methods."""
         return replace(self, methods=methods)
 
     def accuracy(self, method: str, benchmarks: Sequence[str], setting: str) -> Number:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; not known unless all of them were run."""
-        return average([self.scores.get((self.size, method, b, setting), Score()) for b in benchmarks]).percent
+        return average(self._scores_of(method, benchmarks, setting)).percent
+
+    def _scores_of(self, method: str, benchmarks: Sequence[str], setting: str) -> list[Score]:
+        return [self.scores.get((self.size, method, b, setting), Score()) for b in benchmarks]
 
     def difference(self, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Difference:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
-        one, other = (
-            [self.scores.get((self.size, m, b, setting), Score()) for b in benchmarks] for m in (first, second)
-        )
-        return difference(one, other, (first, second, "", setting), flips=_NO_TEST)
+        ours, theirs = (self._scores_of(m, benchmarks, setting) for m in (first, second))
+        return difference(ours, theirs, (first, second, "", setting), flips=_NO_TEST)
 
     def sketch(
         self, kind: str, title: str, figure: Figure, caption: str, missing: Sequence[str] = (), *,
@@ -89,21 +98,26 @@ class Group:
         Args:
             evaluated: it shows evaluations: the caption says loudly where samples or problems of them are missing.
         """
-        made_up = any(c.record.synthetic for c in self.cells) or any(r.synthetic for r in self.runs)
-        where = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}"
-        aside = labels.what_it_is(self.size)
-        said = [aside] if aside else []
-        said += [labels.SYNTHETIC] if made_up else []
-        said += [caption, *(self._remarks() if evaluated else ())]
-        title = f"{title}{where}{', SYNTHETIC RECORDS' if made_up else ''}"
-        return Sketch(f"{self.name}_{kind}", title, figure, " ".join(said), tuple(missing), finding)
+        title += " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}"
+        sentences = [labels.what_it_is(self.size)]
+        if any(c.record.synthetic for c in self.cells) or any(r.synthetic for r in self.runs):
+            title += ", SYNTHETIC RECORDS"
+            sentences.append(labels.SYNTHETIC)
+        sentences.append(caption)
+        if evaluated:
+            sentences += self._remarks()
+        caption = " ".join(filter(None, sentences))
+        return Sketch(f"{self.name}_{kind}", title, figure, caption, tuple(missing), finding)
 
     def _remarks(self) -> list[str]:
-        shown = {k: s for k, s in self.scores.items() if k[2] in self.benchmarks}
-        lacking = [s.estimate.missing for s in shown.values() if s.estimate.missing]
-        out = [f"MISSING SAMPLES: {sum(lacking)} in {len(lacking)} cells, see the table."] if lacking else []
-        parts = {(k[2], s.estimate.problems, s.rows) for k, s in shown.items() if s.estimate.problems != s.rows}
-        return out + [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
+        """What the scores that are shown lack: samples, then problems of a benchmark."""
+        shown = [(key[2], s) for key, s in self.scores.items() if key[2] in self.benchmarks]
+        lacking = [s.estimate.missing for _, s in shown if s.estimate.missing]
+        parts = {(name, s.estimate.problems, s.rows) for name, s in shown if s.estimate.problems != s.rows}
+        remarks = [f"Only {n} of {rows} problems of {labels.benchmark_label(name)}." for name, n, rows in sorted(parts)]
+        if lacking:
+            remarks.insert(0, f"MISSING SAMPLES: {sum(lacking)} in {len(lacking)} cells, see the table.")
+        return remarks
 
 
 def groups(cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable) -> dict[str, Group]:
@@ -114,12 +128,12 @@ def groups(cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTab
     """
     final = final_step(cells)[0]
     sizes = {c.record.cell.size for c in final} | {r.size for r in runs} or {labels.MINI}
-    known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in sizes]
+    expected = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in sizes]
     out = {}
-    for size in (*known, *sorted(sizes - set(known))):
-        of = [c for c in final if c.record.cell.size == size], [r for r in runs if r.size == size]
-        group = Group(size, *of, paper, ())
-        found = {m for m in group.recorded if not variant(m)}
-        own = [m for m in labels.METHODS if size in (labels.MINI, *labels.PAPER_SIZES) or m in found]
-        out[size] = group.only(*own, *sorted(found - {*own, labels.BASE}))
+    for size in (*expected, *sorted(sizes.difference(expected))):
+        cells_of_size = [c for c in final if c.record.cell.size == size]
+        group = Group(size, cells_of_size, [r for r in runs if r.size == size], paper, ())
+        recorded = {m for m in group.recorded if not variant(m)}
+        papers = [m for m in labels.METHODS if size in expected or m in recorded]
+        out[size] = group.only(*papers, *sorted(recorded.difference(papers, [labels.BASE])))
     return out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from stapo_repro import labels
 from stapo_repro.figures import compare, curves, tokens
@@ -12,8 +11,8 @@ from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.text import grid
 from stapo_repro.tokens import numbers
-from stapo_repro.tokens.log import LoggedRun, load
-from stapo_results import token_log
+from stapo_repro.tokens.log import LoggedRun
+from stapo_repro.tokens.tables import log_of
 from stapo_results.errors import meant
 
 Groups = Mapping[str, Group]
@@ -53,45 +52,48 @@ class Printed:
 
     def sketches(self, groups: Groups) -> list[Sketch]:
         """The figure under its number; none without a record of its models."""
-        found = [groups[size] for size in self.sizes if size in groups]
-        s = self.draw(found) if self.draw and found else None
+        of_sizes = [groups[size] for size in self.sizes if size in groups]
+        s = self.draw(of_sizes) if self.draw and of_sizes else None
         return [replace(s, name=f"paper_{self.number}", title=f"Figure {self.number}: {s.title}")] if s else []
 
     def state(self, groups: Groups) -> str:
         """How much of it the records give, or the command that makes it."""
-        found = self.sketches(groups)
-        missing = ", ".join(m for s in found for m in s.missing)
-        return self.command or ("not run" if not found else f"in part; missing: {missing}" if missing else "drawn")
+        if self.command:
+            return self.command
+        drawn = self.sketches(groups)
+        if not drawn:
+            return "not run"
+        missing = ", ".join(drawn[0].missing)
+        return f"in part; missing: {missing}" if missing else "drawn"
 
 
-def _logged(g: Group, method: str) -> tuple[LoggedRun, Path] | None:
-    """The token log of the first run of a method that has one, and its run folder."""
-    folders = [r.folder for r in g.runs if r.method == method and (r.folder / token_log.FOLDER).is_dir()]
-    return (load(folders[0]), folders[0]) if folders else None
+def _logged(g: Group, method: str) -> LoggedRun | None:
+    """The token log of the first run of a method that has one."""
+    return next(filter(None, map(log_of, g.runs_of(method))), None)
 
 
 def _of_log(method: str, draw: Callable[[LoggedRun], Sketch]) -> OfSizes:
-    return lambda of: draw(found[0]) if (found := _logged(of[0], method)) else None
+    def of_first(groups: list[Group]) -> Sketch | None:
+        run = _logged(groups[0], method)
+        return draw(run) if run else None
 
-
-def _cases(of: list[Group]) -> Sketch | None:
-    found = _logged(of[0], "justrl")
-    return tokens.case_bars(found[0], tokens.categories(found[1])) if found else None
+    return of_first
 
 
 def _training(panels: Sequence[curves.Panel] = _CURVES, *methods: str, profile: bool = False) -> OfSizes:
-    return lambda of: curves.training(of[0].only(*(methods or labels.METHODS)), panels, profile=profile)
+    return lambda groups: curves.training(groups[0].only(*(methods or labels.METHODS)), panels, profile=profile)
 
 
 def _sweeps(title: str, *panels: compare.SweepPanel) -> OfSizes:
-    return lambda of: compare.sweeps(of[0], panels, title)
+    return lambda groups: compare.sweeps(groups[0], panels, title)
 
 
 PRINTED = (
     Printed("1a", "analogy", sizes=(), command="a drawing without data"),
     Printed("1b", "AIME24 accuracy against entropy stability",
-            lambda of: compare.pareto(of[0].only(*labels.METHODS), ("aime24",)), _M),
-    Printed("2a", "spurious tokens of JustRL, the two most likely ones beside them", _cases),
+            lambda groups: compare.pareto(groups[0].only(*labels.METHODS), ("aime24",)), _M),
+    Printed("2a", "spurious tokens of JustRL, the two most likely ones beside them",
+            _of_log("justrl", lambda run: tokens.case_bars(run, tokens.categories(run.folder)))),
     Printed("2b", "tokens of JustRL by probability and entropy", _of_log("justrl", tokens.density)),
     Printed("2c", "mean gradient norm by quadrant, JustRL", _of_log("justrl", tokens.quadrant_bars)),
     Printed("3", "AIME24 accuracy and entropy, JustRL and JustRL-FullMask",
@@ -122,16 +124,16 @@ def listing(groups: Groups) -> str:
     with style():
         rows = [[p.number, p.shows, ", ".join(map(labels.size_label, p.sizes)), p.state(groups)] for p in PRINTED]
     further = dict.fromkeys(f"{m}/{size}" for p in PRINTED for m in p.further for size in p.sizes)
-    of = ", ".join(p.number for p in PRINTED if p.further)
-    more = f"Beside the table's trainings, figures {of} take {len(further)} further ones: `stapo-repro run"
+    figures = ", ".join(p.number for p in PRINTED if p.further)
+    more = f"Beside the table's trainings, figures {figures} take {len(further)} further ones: `stapo-repro run"
     table = grid(["Paper", "Shows", "Model", "From these records"], rows, 4)
     return "\n".join([*table, "", f"{more} {' '.join(further)}`."])
 
 
 def _tokens(g: Group) -> list[Sketch]:
     """The figures of `stapo-repro tokens` for the group's first run of STAPO that has a token log."""
-    found = _logged(g, "stapo")
-    return [replace(s, name=f"{g.name}_{s.name}") for s in tokens.sketches(found[0])] if found else []
+    run = _logged(g, "stapo")
+    return [replace(s, name=f"{g.name}_{s.name}") for s in tokens.sketches(run)] if run else []
 
 
 _OF_GROUP: dict[str, Draw] = {
@@ -157,10 +159,18 @@ def sketches(of: Groups, only: Sequence[str] = ()) -> list[Sketch]:
     """
     papers = {f"paper-{p.number}": p for p in PRINTED if p.draw}
     every = (*_OF_GROUP, "tokens", *papers)
-    named = [meant("figure", n, every, "stapo-repro figures --help") for n in only] or every
-    out = [s for n, draw in _OF_GROUP.items() if n in named for g in of.values() if (s := draw(g)) is not None]
-    out += [s for g in of.values() if "tokens" in named for s in _tokens(g)]
-    return out + [s for name, p in papers.items() if name in named for s in p.sketches(of)]
+    named = [meant("figure", n, every, "stapo-repro figures --help") for n in only]
+    drawn = []
+    for name in every:
+        if named and name not in named:
+            continue
+        if name in papers:
+            drawn += papers[name].sketches(of)
+        elif name == "tokens":
+            drawn += [s for g in of.values() for s in _tokens(g)]
+        else:
+            drawn += filter(None, map(_OF_GROUP[name], of.values()))
+    return drawn
 
 
 def draw(of: Groups, only: Sequence[str] = (), kinds: Sequence[str] = (), committed: bool = False) -> list[Sketch]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.style
@@ -45,6 +46,11 @@ class MethodStyle(NamedTuple):
     colour: str
     dashes: tuple[float, ...]
     marker: str
+
+    @property
+    def line(self) -> Literal["solid"] | tuple[int, tuple[float, ...]]:
+        """As matplotlib's `linestyle`."""
+        return (0, self.dashes) if self.dashes else "solid"
 
 
 STYLES = {labels.BASE: MethodStyle("#000000", (1, 1), "P")}
@@ -151,13 +157,14 @@ def mark(
     axes: Axes, v: Number, at: float, how: MethodStyle, name: str, *, upright: bool = False, hollow: bool = False
 ) -> None:
     """A value with its interval along x at height `at`, or `upright` along y; `name`: its identifier in the SVG."""
+    bar, point = ([v.low, v.high], [at, at]), ([v.mean], [at])
+    if upright:
+        bar, point = bar[::-1], point[::-1]
     if v.has_interval:
-        ends, same = (v.low, v.high), (at, at)
-        axes.plot(*((same, ends) if upright else (ends, same)), color=how.colour, linewidth=1.3,
-                  solid_capstyle="butt")  # fmt: skip
-    axes.plot(*([at], [v.mean]) if upright else ([v.mean], [at]), how.marker, color=how.colour, markersize=4.5,
-              markerfacecolor="white" if hollow else how.colour, markeredgecolor=how.colour if hollow else "white",
-              markeredgewidth=1.0 if hollow else 0.5, zorder=5, gid=name)  # fmt: skip
+        axes.plot(*bar, color=how.colour, linewidth=1.3, solid_capstyle="butt")
+    face, edge, width = ("white", how.colour, 1.0) if hollow else (how.colour, "white", 0.5)
+    axes.plot(*point, how.marker, color=how.colour, markersize=4.5, markerfacecolor=face, markeredgecolor=edge,
+              markeredgewidth=width, zorder=5, gid=name)  # fmt: skip
 
 
 def number(axes: Axes, x: float, y: float, text: str, gap: float, **how: Any) -> None:
@@ -170,12 +177,10 @@ def handle(method: str, text: str = "", *, run: bool = True, line: bool = True) 
     """A method's entry in a legend; grey where it was not run."""
     how = method_style(method)
     label = name_of(method) + (text if run else " (not run)")
-    shown = Line2D([], [], color=how.colour if run else FAINT, label=label, marker=how.marker, markersize=4)
+    colour = how.colour if run else FAINT
+    shown = Line2D([], [], color=colour, label=label, linestyle=how.line, marker=how.marker, markersize=4)
     if not line:
-        shown.set_linestyle("none")
-        shown.set_markersize(5)
-    elif how.dashes:
-        shown.set_dashes(how.dashes)
+        shown.set(linestyle="none", markersize=5)
     return shown
 
 
@@ -187,14 +192,15 @@ def key(marker: str, label: str, size: float = 5, edge: str = GREY, face: str = 
 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     """One legend below all panels, in as few rows as the width of the sheet allows, none much shorter than another."""
-    widest = max(len(str(h.get_label())) for h in handles)
-    length = _KEY if any(isinstance(h, Line2D) and h.get_linestyle() != "None" for h in handles) else 2.0
-    most = max(1, int((WIDTH - 0.2) / (0.22 + 0.11 * length + 0.068 * widest)))  # inches of a handle, and of a letter
-    rows = -(-len(handles) // most)
+    letters = max(len(str(h.get_label())) for h in handles)
+    lines = [h for h in handles if isinstance(h, Line2D) and h.get_linestyle() != "None"]
+    length = _KEY if lines else 2.0
+    width = 0.22 + 0.11 * length + 0.068 * letters  # inches of an entry: its handle and its letters
+    rows = math.ceil(len(handles) / max(1, int((WIDTH - 0.2) / width)))
+    columns = math.ceil(len(handles) / rows)
     figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // rows), handlelength=length,
-        columnspacing=1.4,
-    )  # fmt: skip
+        handles=list(handles), loc="outside lower center", ncols=columns, handlelength=length, columnspacing=1.4
+    )
 
 
 def name_of(method: str) -> str:

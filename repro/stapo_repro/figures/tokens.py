@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -27,7 +29,6 @@ from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch
 from stapo_repro.text import shown
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, marked
-from stapo_repro.tokens.masks import Measured
 from stapo_results.errors import BadInput
 from stapo_results.statistics import Number
 from stapo_results.token_log import ENTROPY_EDGES, LOG10_P_EDGES
@@ -39,6 +40,8 @@ _NAMES = {
     (True, True): "rare,\nlow entropy",
 }
 _BARS, _FEWEST, _LONGEST = 25, 5, 24  # bars; different words that make a cloud; characters of a token
+_CASES = 6
+_COUNTS = [n * 10**k for k in range(19) for n in (1, 3)]
 _WORDS, _WIDTH, _HEIGHT = 100, 1000, 900  # of a cloud, in words and pixels
 # left out of clouds, as the paper does; the bars count them
 _COMMON = re.compile(
@@ -58,51 +61,51 @@ def sketches(run: LoggedRun) -> list[Sketch]:
 def density(run: LoggedRun) -> Sketch:
     """All tokens with a positive advantage by probability and entropy, S2T's region outlined."""
     title, tau_p = run.heading("Tokens by probability and entropy"), run.header.tau_p
-    region = numbers.threshold(run)  # low, median, high
     figure = style.sheet(3.7)
     axes = figure.add_subplot()
-    c = run.counts
-    correct = c["sign"] == 1
-    grid = np.zeros((len(LOG10_P_EDGES) - 1, len(ENTROPY_EDGES) - 1), dtype=np.int64)
-    np.add.at(grid, (c["log10_p"][correct], c["entropy"][correct]), c["tokens"][correct])
     caption = f"{run.caption_opening}Tokens of right responses (A > 0)."
-    if not grid.any():
+    c = {name: column[run.counts["sign"] == 1] for name, column in run.counts.items()}
+    grid = np.zeros((len(LOG10_P_EDGES) - 1, len(ENTROPY_EDGES) - 1), dtype=np.int64)
+    np.add.at(grid, (c["log10_p"], c["entropy"]), c["tokens"])
+    total = int(grid.sum())
+    if not total:
         style.nothing(axes, "no token of a response with a positive advantage")
         return Sketch("tokens_density", title, figure, caption, dense=True)
-    finding = ""
-    columns, rows = np.flatnonzero(grid.any(axis=1)), np.flatnonzero(grid.any(axis=0))
     right = math.log10(tau_p)
-    left = min(float(LOG10_P_EDGES[columns[0]]), right - 1) - 0.25
-    top = float(ENTROPY_EDGES[rows[-1] + 1]) + 0.125
-    edges = [1]  # 1, 3, 10, 30, ...: the classes of counts that a colour means
-    while edges[-1] <= grid.max():
-        edges.append(edges[-1] * 3 if str(edges[-1])[0] == "1" else edges[-1] // 3 * 10)
-    colours = mpl.colormaps["viridis_r"].resampled(len(edges) - 1)
-    drawn = axes.pcolormesh(LOG10_P_EDGES, ENTROPY_EDGES, np.ma.masked_equal(grid.T, 0), cmap=colours, rasterized=True,
-                            norm=BoundaryNorm(edges, len(edges) - 1))  # fmt: skip
-    bar = figure.colorbar(drawn, ax=axes, label="tokens per bin", spacing="uniform", pad=0.01)
-    bar.set_ticks(edges[:-1], labels=[f"{e:,}" for e in edges[:-1]])
+    left = min(float(LOG10_P_EDGES[c["log10_p"].min()]), right - 1) - 0.25
+    top = float(ENTROPY_EDGES[c["entropy"].max() + 1]) + 0.125
+    _draw_counts(axes, grid)
     axes.set(xlim=(left, 0.05), ylim=(0, top), xlabel="log₁₀ of the token's probability", ylabel="entropy (nats)")
     axes.axvline(right, color="black", linewidth=0.8, dashes=(1, 1))
     axes.annotate(f"p = {tau_p:g}", (right, 1), xycoords=("data", "axes fraction"), xytext=(2, 2),
                   textcoords="offset points", ha="left", va="bottom", size=7)  # fmt: skip
-    inside, total = int(c["tokens"][correct & c["rare"] & c["below"]].sum()), int(grid.sum())
-    tau_h = region[1] if region is not None else top if np.inf in run.thresholds else None  # inf: q = 1
-    if tau_h is None:
+    band = numbers.threshold(run)
+    if band is None and np.inf not in run.thresholds:
         axes.set_title("no rare token, so no entropy threshold", color=GREY, weight="normal")
-    else:
-        axes.add_patch(Rectangle((left, 0), right - left, min(tau_h, top), fill=False, edgecolor=SILENCED,
-                                 linewidth=1.6, zorder=6, gid="region"))  # fmt: skip
-        finding = f"S2T's region holds {inside:,} of {total:,} tokens, {100 * inside / total:.3g} %"
-        caption += (
-            f" Outlined: S2T's region, p < {tau_p:g} and entropy below the mini-batch's threshold; its count is exact."
-        )
-    if region is not None:
-        low, median, high = region
+        return Sketch("tokens_density", title, figure, caption, dense=True)
+    low, median, high = band or (top, top, top)  # infinite where q is 1
+    axes.add_patch(Rectangle((left, 0), right - left, min(median, top), fill=False, edgecolor=SILENCED, linewidth=1.6,
+                             zorder=6, gid="region"))  # fmt: skip
+    inside = int(c["tokens"][c["rare"] & c["below"]].sum())
+    caption += (
+        f" Outlined: S2T's region, p < {tau_p:g} and entropy below the mini-batch's threshold; its count is exact."
+    )
+    if band is not None:
         axes.add_patch(Rectangle((left, low), right - left, min(high, top) - low, linewidth=0, facecolor=SILENCED,
                                  alpha=0.15, zorder=0))  # fmt: skip
         caption += f" Threshold: median {median:.3g} nats; band: {low:.3g} to {high:.3g}."
+    finding = f"S2T's region holds {inside:,} of {total:,} tokens, {100 * inside / total:.3g} %"
     return Sketch("tokens_density", title, figure, caption, finding=finding, dense=True)
+
+
+def _draw_counts(axes: Axes, grid: np.ndarray) -> None:
+    """Tokens per bin, in colours that mean a class of counts: from 1, 3, 10, 30, ... on."""
+    edges = _COUNTS[: bisect_right(_COUNTS, grid.max()) + 1]
+    colours = mpl.colormaps["viridis_r"].resampled(len(edges) - 1)
+    drawn = axes.pcolormesh(LOG10_P_EDGES, ENTROPY_EDGES, np.ma.masked_equal(grid.T, 0), cmap=colours, rasterized=True,
+                            norm=BoundaryNorm(edges, len(edges) - 1))  # fmt: skip
+    bar = axes.figure.colorbar(drawn, ax=axes, label="tokens per bin", spacing="uniform", pad=0.01)
+    bar.set_ticks(edges[:-1], labels=[f"{e:,}" for e in edges[:-1]])
 
 
 def _end(n: Number) -> float:
@@ -116,33 +119,35 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
     left, right = figure.subplots(1, 2, sharey=True)
     left.set_title("Tokens with A > 0 (log scale)")
     right.set_title("Mean gradient norm of a token")
+    intervals, longest, norms = False, 0.0, list[str]()
     for i, q in enumerate(quadrants):
-        colour = SILENCED if q.rare and q.below else KEPT
-        if not q.norm.known:
+        norm, colour = q.norm, SILENCED if q.rare and q.below else KEPT
+        if not norm.known:
             for axes in (left, right):
                 style.number(axes, 0, -i, "no token", 3, color=GREY, xycoords=axes.get_yaxis_transform())
             continue
         left.barh(-i, q.tokens, height=0.62, color=colour, gid=f"tokens-{i}")
         style.number(left, q.tokens, -i, f"{q.tokens:,} ({100 * (q.share or 0):.3g} %)", 4)
-        right.barh(-i, q.norm.mean, height=0.62, color=colour, gid=f"norm-{i}")
-        if q.norm.has_interval:
-            right.plot([max(q.norm.low, 0), q.norm.high], [-i, -i], color="black", linewidth=1, solid_capstyle="butt")
-        style.number(right, _end(q.norm), -i, f"{q.norm.mean:.3g}", 4)
+        right.barh(-i, norm.mean, height=0.62, color=colour, gid=f"norm-{i}")
+        if norm.has_interval:
+            intervals = True
+            right.plot([max(norm.low, 0), norm.high], [-i, -i], color="black", linewidth=1, solid_capstyle="butt")
+        style.number(right, _end(norm), -i, f"{norm.mean:.3g}", 4)
+        longest = max(longest, _end(norm), 1e-9)
+        if q.rare:
+            norms.append(f"{norm.mean:.3g} at {'low' if q.below else 'high'} entropy")
     left.set_yticks([-i for i in range(len(quadrants))], [_NAMES[q.rare, q.below] for q in quadrants])
-    if ends := [_end(q.norm) for q in quadrants if q.norm.known]:
+    if longest:
         left.set_xscale("log")
         left.set_xlim(0.7, 20 * max(q.tokens for q in quadrants))
-        right.set_xlim(0, 1.25 * max([*ends, 1e-9]))
+        right.set_xlim(0, 1.25 * longest)
     for axes in (left, right):
         style.bare(axes, len(quadrants), 0.5)
-    several = any(q.norm.has_interval for q in quadrants)
     caption = (
         f"{run.caption_opening}Rare: p < {run.header.tau_p:g}; low entropy: below the mini-batch's threshold. Norm: of "
         "the gradient with respect to the token's logits, before any silencing. "
-        f"{'Whiskers: 95 % t intervals over mini-batches.' if several else 'One mini-batch: no intervals.'}"
+        f"{'Whiskers: 95 % t intervals over mini-batches.' if intervals else 'One mini-batch: no intervals.'}"
     )
-    norms = [f"{q.norm.mean:.3g} at {'low' if q.below else 'high'} entropy" for q in quadrants
-             if q.rare and q.norm.known]  # fmt: skip
     finding = f"Mean gradient norm of rare tokens: {', '.join(norms)}" if norms else ""
     return Sketch("tokens_quadrants", run.heading("Gradient norm by quadrant"), figure, caption, finding=finding)
 
@@ -155,14 +160,15 @@ def _charmap() -> frozenset[int]:
 def _drawable(counts: Mapping[str, int], spaces: bool = True) -> dict[str, int]:
     """The counts by what is drawn, most frequent first: `marked`, what the font lacks as its code point, cut after
     _LONGEST characters. Without `spaces` white space around a word has no mark, and common words are left out."""
-    found: Counter[str] = Counter()
+    occurrences: Counter[str] = Counter()
     for text, n in counts.items():
-        own = text if spaces else text.strip()
-        if not spaces and (not own or _COMMON.fullmatch(own)):
+        word = text if spaces else text.strip()
+        if not spaces and (not word or _COMMON.fullmatch(word)):
             continue
-        word = "".join(c if ord(c) in _charmap() else f"⟨U+{ord(c):04X}⟩" for c in marked(own))
-        found[word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"] += n
-    return dict(found.most_common())
+        word = "".join(c if ord(c) in _charmap() else f"⟨U+{ord(c):04X}⟩" for c in marked(word))
+        word = word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"
+        occurrences[word] += n
+    return dict(occurrences.most_common())
 
 
 def clouds(run: LoggedRun, parts: Mapping[str, Mapping[str, int]]) -> Sketch:
@@ -218,16 +224,16 @@ def _cloud(axes: Axes, counts: dict[str, int], colour: str) -> None:
 
 def _bars(axes: Axes, part: Mapping[str, int], colour: str, room: int) -> None:
     axes.set_title("occurrences", weight="normal")
-    most = list(_drawable(part).items())[:_BARS]
-    if not most:
+    words = list(_drawable(part).items())[:_BARS]
+    if not words:
         style.nothing(axes, "no such token")
         return
-    axes.barh(range(len(most)), [n for _, n in most], height=0.72, color=colour)
-    axes.set_yticks(range(len(most)), [word for word, _ in most], size=SMALL, parse_math=False)
-    for i, (_, n) in enumerate(most):
+    for i, (_, n) in enumerate(words):
+        axes.barh(i, n, height=0.72, color=colour)
         style.number(axes, n, i, f"{n:,}", 3, size=SMALL - 1)
+    axes.set_yticks(range(len(words)), [word for word, _ in words], size=SMALL, parse_math=False)
     axes.set_ylim(room - 0.4, -0.6)
-    axes.set_xlim(0, 1.18 * most[0][1])
+    axes.set_xlim(0, 1.18 * words[0][1])
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     style.bare(axes)
 
@@ -242,40 +248,42 @@ def categories(folder: Path) -> dict[tuple[int, str, int, int], str]:
     file = folder / LABELS
     try:
         read = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-        found = {tuple(r[key] for key in CASE): CATEGORIES[r["category"]] for r in read}
+        return {_place(case): CATEGORIES[case["category"]] for case in read}
     except (ValueError, TypeError, KeyError) as e:
         raise BadInput(f"{file} is no list of labelled cases", found=repr(e)[:200],
                        expected=f"{', '.join(CASE)} and a category ({' | '.join(CATEGORIES)}) of each case",
                        next_step="mend the file, or move it away") from None  # fmt: skip
-    return found
 
 
-def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str], n: int = 6) -> Sketch:
+def _place(case: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(case[key] for key in CASE)
+
+
+def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str]) -> Sketch:
     """Tokens that S2T silences in their context, each beside the two most likely ones; those that a reader put into a
     category first, then the least probable ones."""
-    rows = sorted(run.records(np.flatnonzero(run.silenced)), key=lambda r: r["logprob"])
-    of = [(r, labelled.get(tuple(r[key] for key in CASE))) for r in rows]
-    chosen = sorted(of, key=lambda case: case[1] is None)[:n]
+    rows = run.records(np.flatnonzero(run.silenced))
+    chosen = sorted(rows, key=lambda row: (_place(row) not in labelled, row["logprob"]))[:_CASES]
     figure = style.sheet(1.0 + 0.55 * max(1, len(chosen)))
-    axes, ticks = figure.subplots(), []
-    for y, (r, category) in enumerate(chosen):
-        likely = [(t, p, KEPT) for t, p in zip(r["top_tokens"], r["top_logprobs"], strict=True) if t != r["token"]][:2]
-        for k, (token, logprob, colour) in enumerate([(r["token"], r["logprob"], SILENCED), *likely]):
-            p, at = math.exp(logprob), -y - 0.27 * k
-            axes.barh(at, p, height=0.25, color=colour)
-            text = f"{marked(run.vocabulary.one(token))}   {100 * p:.3g} %"
-            style.number(axes, p, at, text, 3, parse_math=False, annotation_clip=False)
-        before, own, after = (marked(run.vocabulary.several(x)) for x in (r["before"], [r["token"]], r["after"]))
-        ticks.append(f"…{before[-32:]}⟦{own}⟧{after[:12]}…\n{category or 'no category'}, H = {r['entropy']:.2f}")
+    axes, ticks, left, unread = figure.subplots(), [], 1e-3, 0
+    for y, row in enumerate(chosen):
+        category, case = labelled.get(_place(row)), numbers.case(run.vocabulary, row, "")
+        likely = [text_p for t, text_p in zip(row["top_tokens"], case["top"], strict=False) if t != row["token"]]
+        for k, (text, p) in enumerate([(case["token"], case["probability"]), *likely[:2]]):
+            at = -y - 0.27 * k
+            axes.barh(at, p, height=0.25, color=KEPT if k else SILENCED)
+            style.number(axes, p, at, f"{marked(text)}   {100 * p:.3g} %", 3, parse_math=False, annotation_clip=False)
+        before, token, after = (marked(case[part]) for part in ("before", "token", "after"))
+        ticks.append(f"…{before[-32:]}⟦{token}⟧{after[:12]}…\n{category or 'no category'}, H = {case['entropy']:.2f}")
+        left = min(left, case["probability"])
+        unread += category is None
     axes.set_yticks([-y - 0.27 for y in range(len(chosen))], ticks, size=SMALL, parse_math=False)
-    left = min([math.exp(r["logprob"]) for r, _ in chosen] + [1e-3]) / 3
-    axes.set(xscale="log", xlabel="probability", xlim=(left, 1))
+    axes.set(xscale="log", xlabel="probability", xlim=(left / 3, 1))
     style.bare(axes)
     if not chosen:
         style.nothing(axes, "no such token")
     style.legend(figure, [Patch(color=SILENCED, label="the token that S2T silences"),
                           Patch(color=KEPT, label="the two most likely ones in its place")])  # fmt: skip
-    unread = sum(category is None for _, category in chosen)
     missing = (f"a reader's category of {unread} of {len(chosen)} cases",) if unread else ()
     caption = f"{run.caption_opening}H: entropy in nats. A case's category is a reader's judgement."
     return Sketch("tokens_cases", run.heading("Cases of spurious tokens"), figure, caption, missing)
@@ -286,25 +294,26 @@ def planted_words(g: Group) -> Sketch | None:
     logged = masks.planted_logs(g.runs)
     if not logged:
         return None
-    # a part's heading is a line without a mask
-    found: list[tuple[str, masks.MaskRow | None]] = []
-    for i, (title, (lines, _)) in enumerate(masks.parts(logged).items()):
-        found += [(title, None), *((masks.NAMES[x.selector] if i else x.label, x) for x in lines)]
-    figure = style.sheet(1.4 + 0.2 * len(found))
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, name in zip(panels, ("precision", "recall"), strict=True):
+    parts = masks.parts(logged)
+    lines: list[tuple[str, masks.MaskRow | None]] = []  # a part's heading is a line without a mask
+    for i, (title, (of_masks, _)) in enumerate(parts.items()):
+        lines.append((title, None))
+        lines += [(masks.NAMES[mask.selector] if i else mask.label, mask) for mask in of_masks]
+    figure = style.sheet(1.4 + 0.2 * len(lines))
+    precision, recall = figure.subplots(1, 2, sharey=True)
+    for axes, name in ((precision, "precision"), (recall, "recall")):
         axes.set_title(name.capitalize())
-        for i, (_, of) in enumerate(found):
-            if of is not None:
-                _draw_mask(axes, -i, of, name)
-        style.bare(axes, len(found))
+        for i, (_, mask) in enumerate(lines):
+            if mask is not None:
+                _draw_mask(axes, -i, mask, name)
+        style.bare(axes, len(lines))
         axes.set(xlim=(0, 119), xticks=[0, 25, 50, 75, 100])  # room for the numbers
-    panels[0].set_xlabel("planted words among the silenced tokens (%)")
-    panels[1].set_xlabel("silenced share of the planted words (%)")
-    panels[0].set_yticks(*zip(*((-i, text) for i, (text, of) in enumerate(found) if of), strict=True))
-    for i, (text, of) in enumerate(found):
-        if of is None:
-            head = panels[0].annotate(text, (0, -i), xytext=(3, 0), textcoords="offset points", va="center",
+    precision.set_xlabel("planted words among the silenced tokens (%)")
+    recall.set_xlabel("silenced share of the planted words (%)")
+    precision.set_yticks([-i for i, (_, mask) in enumerate(lines) if mask], [text for text, mask in lines if mask])
+    for i, (text, mask) in enumerate(lines):
+        if mask is None:
+            head = precision.annotate(text, (0, -i), xytext=(3, 0), textcoords="offset points", va="center",
                                       weight="bold", bbox={"facecolor": "white", "linewidth": 0, "pad": 1})  # fmt: skip
             head.set_in_layout(False)  # it may reach into the gap between the panels
     style.legend(figure, [Line2D([], [], color="black", linewidth=0.9, label="planted words among all rare tokens")])
@@ -314,8 +323,8 @@ def planted_words(g: Group) -> Sketch | None:
         "expectation over its draws."
     )
     finding = ""
-    for title, (lines, _) in list(masks.parts(logged).items())[1:2]:  # all tokens of one run without a mask
-        silenced = {x.selector: x.measured["precision"] for x in lines}
+    for title, (of_masks, _) in list(parts.items())[1:2]:  # all tokens of one run without a mask
+        silenced = {mask.selector: mask.measured["precision"] for mask in of_masks}
         s2t, chance = silenced[masks.S2T], silenced[masks.RANDOM]
         if s2t.known and chance.known:
             finding = f"{title}: of what S2T would silence {100 * s2t.mean:.0f} % is planted, "
@@ -323,13 +332,13 @@ def planted_words(g: Group) -> Sketch | None:
     return g.sketch("planted", "What the masks silence of the planted words", figure, caption, finding=finding)
 
 
-def _draw_mask(axes: Axes, y: float, of: masks.MaskRow, name: str) -> None:
-    m: Measured = of.measured
-    share, whole, base = m[name], m["precision"].whole, m["rare_base"]
-    if not whole or not share.known:
-        style.number(axes, 0, y, "no planted word" if whole else "silences none", 3, color=GREY)
+def _draw_mask(axes: Axes, y: float, mask: masks.MaskRow, name: str) -> None:
+    share, base = mask.measured[name].times(100), mask.measured["rare_base"]
+    silences = bool(mask.measured["precision"].whole)
+    if not silences or not share.known:
+        style.number(axes, 0, y, "no planted word" if silences else "silences none", 3, color=GREY)
         return
-    style.mark(axes, share.times(100), y, style.method_style(of.method), f"planted-{-y}")
-    style.number(axes, _end(share.times(100)), y, shown(100 * share.mean, 1), 5)
+    style.mark(axes, share, y, style.method_style(mask.method), f"planted-{-y}")
+    style.number(axes, _end(share), y, shown(share.mean, 1), 5)
     if name == "precision" and base.known:
         axes.plot([100 * base.mean] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)

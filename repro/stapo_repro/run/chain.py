@@ -32,8 +32,10 @@ from stapo_results.terminal import duration
 
 def main(r: CellRequest) -> int:
     """The command `stapo-repro run`; raises as `run`."""
-    if (seconds := run(r)) is not None:
-        if (file := r.out / "tables" / "main_table.json").exists():
+    seconds = run(r)
+    if seconds is not None:
+        file = r.out / "tables" / "main_table.json"
+        if file.exists():
             show(_scores(json.loads(file.read_text(encoding="utf-8"))["rows"]))
         show_end(r, seconds, f"stapo-repro collect {r.out} --out results/records/{r.out.name}")
     return 0
@@ -102,6 +104,7 @@ def _page(r: CellRequest, name: str, needs: Sequence[str], *words: str) -> Stage
 
 def _training(r: CellRequest, m: Model, inputs: Sequence[Stage]) -> Stage:
     folder, mini, every = r.out / "train" / m.name, is_miniature_size(m.size), m.validation_every
+    before = None if every is None else str(every > 0).lower()
     # the overlay of 64 GPUs names a cluster already, the others have no such key
     address = f"{'' if r.on_cpu or MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address"
     given = r.origin.training(r, m)
@@ -115,7 +118,7 @@ def _training(r: CellRequest, m: Model, inputs: Sequence[Stage]) -> Stage:
         **{key: value for key, value in given.items() if key.startswith("run.")},
         "run.out": folder,
         **given,
-        "trainer.val_before_train": None if every is None else "true" if every else "false",
+        "trainer.val_before_train": before,
         "trainer.test_freq": every if every != 0 else -1,
         "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,
         address: r.ray_address or None,
@@ -157,12 +160,17 @@ def show_end(r: CellRequest, wall_seconds: float, collecting: str = "") -> None:
 
 def _scores(rows: list[dict[str, Any]]) -> str:
     """The scores of a main_table.json that come from records: a line a model, both settings in a cell."""
-    found = defaultdict[tuple[str, str], dict[str, list[str]]](lambda: defaultdict(list))
-    for r in (r for r in rows if r["source"] == "ours" and r["status"] != "not run"):
-        found[r["size"], r["method"]][r["benchmark"]].append(r["shown"] or r["status"])
-    columns = dict.fromkeys(b for of in found.values() for b in of)
-    several = len({size for size, _ in found}) > 1
-    lines = [[f"{labels.method_label(m)}{f', {labels.size_label(size)}' if several else ''}",
-              *(" / ".join(of.get(b, ())) for b in columns)] for (size, m), of in found.items()]  # fmt: skip
+    texts = defaultdict[tuple[str, str], dict[str, list[str]]](dict)
+    for r in rows:
+        if r["source"] == "ours" and r["status"] != "not run":
+            both_settings = texts[r["size"], r["method"]].setdefault(r["benchmark"], [])
+            both_settings.append(r["shown"] or r["status"])
+    columns = dict.fromkeys(benchmark for cells in texts.values() for benchmark in cells)
+    sizes = {size for size, _ in texts}
+    lines = []
+    for (size, method), cells in texts.items():
+        name = labels.method_label(method)
+        name += f", {labels.size_label(size)}" if len(sizes) > 1 else ""
+        lines.append([name, *(" / ".join(cells.get(b, ())) for b in columns)])
     head = ["Method", *map(labels.benchmark_label, columns)]
     return "\n".join([*grid(head, lines), "", "Accuracy in percent at T=1.0 / T=0.7."])

@@ -129,8 +129,11 @@ def check_prompt(evaluate: str) -> str:
 
 def visible_cards() -> list[str]:
     """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them; without it by index."""
-    found, chosen = nvidia_smi("index").split(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    return found if chosen is None else [c.strip() for c in chosen.split(",") if c.strip()][: len(found)]
+    cards, chosen = nvidia_smi("index").split(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return cards
+    named = [card.strip() for card in chosen.split(",")]
+    return list(filter(None, named))[: len(cards)]
 
 
 def check_gpus(hardware: str) -> str:
@@ -166,16 +169,18 @@ def show_plan(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]
     done = set[str]()
     with contextlib.suppress(BadInput):  # the checks say it
         done = finished(r.out, stages)
+    left = [s.name for s in stages if s.name not in done and not s.always]
     for i, stage in enumerate(stages, 1):
-        begun = "begun" if stage.folder.exists() else "to do"
-        what = "there" if stage.name in done else "made at every call" if stage.always else begun
-        print(f"\n{i:>3}. {stage.name}: {what}")
+        state = "begun" if stage.folder.exists() else "to do"
+        if stage.name not in left:
+            state = "there" if stage.name in done else "made at every call"
+        print(f"\n{i:>3}. {stage.name}: {state}")
         print(f"     {shlex.join([Path(stage.command[0]).name, *stage.command[1:]])}")
         if stage.name in costs:
             print(f"     {cost_text(costs[stage.name])} ({costs[stage.name].basis})")
-    left = [s.name for s in stages if s.name not in done and not s.always]
-    sums = cost_text(*(costs[name] for name in left if name in costs))
-    hours = {name: costs[name].hours or 0.0 for name in left if name in costs}
+    ahead = {name: costs[name] for name in left if name in costs}
+    hours = {name: c.hours or 0.0 for name, c in ahead.items()}
+    sums = cost_text(*ahead.values())
     with contextlib.suppress(BadInput):  # the checks say it
         jobs, _, _ = sharing(r)
         wall = side_by_side(stages, hours, jobs)
@@ -187,8 +192,10 @@ def show_plan(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cost]
 def show_checks(checks: Checks) -> None:
     """Print what each check found."""
     for c in checks.made:
-        found = ", ".join(sorted(c.found)) or "none" if isinstance(c.found, set) else c.found
-        print(f"{'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else found}")
+        text = ", ".join(sorted(c.found)) or "none" if isinstance(c.found, set) else c.found
+        if c.problem:
+            text = c.problem.what
+        print(f"{'NOT OK' if c.problem else 'ok':<8}{c.name}: {text}")
     if not checks.problems:
         print("All checks passed; nothing was started (--dry-run).")
 

@@ -7,15 +7,17 @@ of samples.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from stapo_repro import labels, paper
+from stapo_repro.read import below, run_part
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.methods import methods
@@ -95,18 +97,19 @@ Seconds = dict[tuple[str, str], list[float]]
 """(kind, method) -> wall seconds of a step of each finished training, or of each whole evaluation."""
 
 
-def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
+def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> Seconds:
     """Whole trainings and evaluations of the miniature below the roots. Raises: RecordError for a broken record."""
-    found = defaultdict[tuple[str, str], list[float]](list)
-    for path in (p for r in roots for p in sorted(r.rglob("run.json")) if p.relative_to(r).parts[0] not in skip):
+    known = defaultdict[tuple[str, str], list[float]](list)
+    for path in (path for root in roots for path in below(root, "run.json", skip)):
         run = read_json(path, Run)
-        train = run.kind == "train"
-        c = (run.config.get("run") or {}) if train else run.config
-        whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
+        trains = run.kind == "train"
+        config = run_part(run) if trains else run.config
+        steps = config.get("steps") or 0
+        whole = steps >= SHORTEST if trains else run.kind == "eval" and not config.get("limit")
         once = run.status == "done" and not run.resumptions  # a second start counts twice
-        if once and run.wall_seconds and whole and c.get("size") == MINI:
-            found[run.kind, c.get("method") or ""].append(run.wall_seconds / (c["steps"] if train else 1))
-    return found
+        if once and run.wall_seconds and whole and config.get("size") == MINI:
+            known[run.kind, config.get("method") or ""].append(run.wall_seconds / (steps if trains else 1))
+    return known
 
 
 def on_cpu(known: Seconds, kind: str, method: str, steps: int = 1) -> Cost:
@@ -115,11 +118,11 @@ def on_cpu(known: Seconds, kind: str, method: str, steps: int = 1) -> Cost:
     Where its method is on none, other methods' are taken; the testbed's models are of its size.
     """
     disk = DISK_GIB.get(kind, 0.0)
-    others = [s for (k, _), values in known.items() if k == kind for s in values]
-    if not (same := known.get((kind, method)) or others):
+    seconds = known.get((kind, method)) or [s for (k, _), values in known.items() if k == kind for s in values]
+    if not seconds:
         return Cost(None, 0, disk, "not known")
-    hours = steps * statistics.median(same) / 3600
-    return Cost(hours, 0, disk, f"measured: median of {len(same)} recorded runs")
+    hours = steps * statistics.median(seconds) / 3600
+    return Cost(hours, 0, disk, f"measured: median of {len(seconds)} recorded runs")
 
 
 def passes(method: str) -> tuple[bool, bool]:
@@ -137,12 +140,14 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
             one is complete.
     """
     shape = shape_of(size)
-    most = min(-(-steps // setting("checkpoint_every")), (keep or KEPT) + 2)  # the best, and one being written
+    saved = math.ceil(steps / setting("checkpoint_every"))
+    most = min(saved, (keep or KEPT) + 2)  # the best, and one being written
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
-    sequences, lengths = setting("prompts") * setting("responses"), throughput.lengths_of(setting("response_limit"))
-    own, reference = passes(method)
+    sequences = setting("prompts") * setting("responses")
+    lengths = throughput.lengths_of(setting("response_limit"))
+    own_pass, reference = passes(method)
     parallel = machine.tensor_parallel(size)
-    step = Step(shape, sequences, lengths, reference=reference, own_pass=0.75 * own, tensor_parallel=parallel)
+    step = Step(shape, sequences, lengths, reference=reference, own_pass=0.75 * own_pass, tensor_parallel=parallel)
     seconds = step.seconds(CARDS[machine.card], machine.gpus)
     basis = f"formula for {machine.card}, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
     return Cost(seconds * steps / 3600, machine.gpus, disk, basis)
@@ -151,15 +156,17 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
 def evaluation(method: str, size: str, machine: Machine, settings: int) -> Cost:
     """The evaluation of a model at the paper's benchmarks and so many settings, with the judge; a base model is
     fetched for it."""
-    judge, known_as = budget()["judge"], registry()
-    count = sum(known_as[b].rows * known_as[b].samples for b in labels.PAPER_BENCHMARKS) * settings
+    judge, card = budget()["judge"], CARDS[machine.card]
+    benchmarks = [registry()[name] for name in labels.PAPER_BENCHMARKS]
+    count = sum(b.rows * b.samples for b in benchmarks) * settings
     shape, lengths = shape_of(size), throughput.lengths_of(setting("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
-    disk += EXPORT * shape.parameters / GIB if method == labels.BASE else 0.0
+    if method == labels.BASE:
+        disk += EXPORT * shape.parameters / GIB
     samples = Step(shape, count, lengths, tensor_parallel=machine.tensor_parallel(size))
-    generating = samples.sampling(CARDS[machine.card], machine.gpus)
+    generating = samples.sampling(card, machine.gpus)
     asked = 2 * judge["parameters"] * count * judge["question_tokens"]
-    judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
+    judging = asked / (card.tflops * 1e12 * throughput.EFFICIENCY)
     basis = (
         f"formula for {machine.card}, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
     )

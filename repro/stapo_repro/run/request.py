@@ -78,14 +78,13 @@ def run(
                "eval_env": eval_env, "weights": weights, "rebuild_base": rebuild_base or None}  # fmt: skip
     origin = ORIGINS[experiment]
     if unknown := [k for k, v in options.items() if v not in (None, "") and k not in origin.options]:
-        wrong, right = (", ".join(f"--{k.replace('_', '-')}" for k in names) for names in (unknown, origin.options))
-        raise BadInput(f"a cell of the {experiment} run takes no {wrong}", found=" ".join(cells),
-                       expected=f"of such options {right}", next_step="leave it out")  # fmt: skip
+        raise BadInput(f"a cell of the {experiment} run takes no {_flags(unknown)}", found=" ".join(cells),
+                       expected=f"of such options {_flags(origin.options)}", next_step="leave it out")  # fmt: skip
     machine, out = hardware or origin.hardware[0], out or Path("runs") / experiment
     if machine not in origin.hardware:
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
                        next_step=f"--hardware {' | '.join(origin.hardware)}; without a GPU: {_EXAMPLE}")  # fmt: skip
-    numbers = seeds_of(seeds)
+    numbers = seeds_of(seeds) or (0,)
     if experiment == "miniature":
         methods = sorted(dict(named), key=[*labels.METHOD_LABELS, *dict(named)].index)  # one order, however named
         return cpu_run(
@@ -96,7 +95,7 @@ def run(
         raise BadInput(
             "--keep-checkpoints must be at least 1", found=keep_checkpoints, next_step="--keep-checkpoints 1"
         )
-    found = programs(train_env, eval_env)
+    commands = programs(train_env, eval_env)
     folder = data_dir and data_dir.resolve()
     values: dict[str, Any] = {
         "hardware": machine,
@@ -105,33 +104,38 @@ def run(
         "judge": judge or origin.judge(),
         "keep_checkpoints": keep_checkpoints or 0,
     }
-    same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
+    same = {**values, "data_dir": str(folder or ""), "programs": list(commands)}  # one run takes one environment
     every = 0 if quick else None  # validating would take longest
-    trained = [(m, s, n) for m, s in named for n in ((0,) if m == labels.BASE else numbers or (0,))]
-    models = tuple(Model(*of, validation_every=every) for of in trained)
+    models = list[Model]()
+    for method, size in named:
+        its_seeds = (0,) if method == labels.BASE else numbers
+        models += [Model(method, size, seed, validation_every=every) for seed in its_seeds]
     if steps is None:
         steps = origin.quick_steps if quick else origin.steps()
-    given_file = weights and weights.resolve()
     return CellRequest(
-        experiment, origin, models, steps, quick, out, same, found, dry_run, data_dir=folder, jobs=jobs,
-        weights=given_file, **values,
+        experiment, origin, tuple(models), steps, quick, out, same, commands, dry_run, data_dir=folder, jobs=jobs,
+        weights=weights and weights.resolve(), **values,
     )  # fmt: skip
 
 
+def _flags(names: Sequence[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
 def cpu_run(
-    out: Path, methods: Sequence[str], *, quick: bool = False, seeds: tuple[int, ...] | None = None,
+    out: Path, methods: Sequence[str], *, quick: bool = False, seeds: tuple[int, ...] = (0,),
     steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False, jobs: int = 0,
 ) -> CellRequest:  # fmt: skip
-    """The miniature with these methods; None takes the default."""
-    numbers = seeds or (0,)
-    same: dict[str, Any] = {"methods": list(methods), "seeds": list(numbers)}
+    """The miniature with these methods; steps None takes the default."""
+    same: dict[str, Any] = {"methods": list(methods), "seeds": list(seeds)}
     same |= {"rebuild_base": True} if rebuild_base else {}
     same |= {} if hardware == "cpu" else {"hardware": hardware}
-    models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in numbers for m in methods))
+    models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in seeds for m in methods))
     origin = ORIGINS["miniature"]
-    count = steps if steps is not None else origin.quick_steps if quick else origin.steps()
+    if steps is None:
+        steps = origin.quick_steps if quick else origin.steps()
     return CellRequest(
-        "miniature", origin, models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base,
+        "miniature", origin, models, steps, quick, out, same, programs(), dry_run, hardware, rebuild_base,
         judge=origin.judge(), jobs=jobs,
     )  # fmt: skip
 
@@ -139,8 +143,10 @@ def cpu_run(
 def choices(label: str) -> tuple[str, ...]:
     """What `stapo-train run` is told of a method, or of one with another tau_p or q (`paper.variant`)."""
     method, tau_p, q = variant(label) or (label, TAU_P, Q)
-    values = {"tau_p": (tau_p, TAU_P), "q": (q, Q)}
-    return f"method={method}", *(f"{_SELECTOR}.{k}={at}" for k, (at, papers) in values.items() if at != papers)
+    words = [f"method={method}"]
+    words += [f"{_SELECTOR}.tau_p={tau_p}"] if tau_p != TAU_P else []
+    words += [f"{_SELECTOR}.q={q}"] if q != Q else []
+    return tuple(words)
 
 
 def parse_cells(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -150,23 +156,25 @@ def parse_cells(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]
         BadInput: for none, no such cell, or cells of several runs.
     """
     trained = [m for m in labels.METHOD_LABELS if m != labels.BASE]
-    of = {s: trained if s == MINI else [labels.BASE, *trained] for s in (MINI, *labels.REAL_SIZES, *labels.PAPER_SIZES)}
-    of["qwen2.5-coder-1.5b"] = [labels.BASE]  # no overlay trains it
+    methods = {size: [labels.BASE, *trained] for size in (MINI, *labels.REAL_SIZES, *labels.PAPER_SIZES)}
+    methods |= {MINI: trained, "qwen2.5-coder-1.5b": [labels.BASE]}  # no overlay trains the latter
     runs: dict[str, dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
-        other = variant(method)
-        if size not in of or (method not in of[size] and (other is None or with_values(*other) != method)):
-            near, known = near_name(name, [f"{m}/{s}" for s in of for m in of[s]]), of.get(size, trained)
+        values = variant(method)
+        written = with_values(*values) if values else None
+        if size not in methods or method not in (*methods[size], written):
+            near = near_name(name, [f"{m}/{s}" for s, of_size in methods.items() for m in of_size])
+            known = ", ".join(methods.get(size, trained))
             raise BadInput(f"no such cell: {name or 'none was named'}",
-                           expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}, or "
+                           expected=f"METHOD/SIZE with SIZE of {', '.join(methods)}, METHOD of {known}, or "
                            "stapo-q0.5 and the like",
                            next_step=f"{near}{_EXAMPLE}")  # fmt: skip
-        of_run = "miniature" if size == MINI else "real" if size in labels.REAL_SIZES else "cells"
-        runs.setdefault(of_run, {})[name] = (method, size)
+        experiment = "real" if size in labels.REAL_SIZES else "cells"
+        runs.setdefault("miniature" if size == MINI else experiment, {})[name] = method, size
     if len(runs) > 1:
-        raise BadInput("these cells need separate runs", found=", ".join(names),
-                       next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
+        commands = (f"stapo-repro run {' '.join(of_run)}" for of_run in runs.values())
+        raise BadInput("these cells need separate runs", found=", ".join(names), next_step="   and: ".join(commands))
     ((experiment, cells),) = runs.items()
     return experiment, tuple(cells.values())
 
@@ -175,8 +183,9 @@ def seeds_of(text: str | None) -> tuple[int, ...] | None:
     """ "0,2" as (0, 2); None where none is given. Raises: BadInput for no whole numbers from 0 on, or one twice."""
     if text is None:
         return None
-    numbers = tuple(int(s) for s in text.split(",") if s.strip().isdecimal())
-    if len({*numbers}) != len(text.split(",")):
+    words = text.split(",")
+    numbers = tuple(int(word) for word in words if word.strip().isdecimal())
+    if len({*numbers}) != len(words):
         raise BadInput("invalid --seeds", found=text, expected="whole numbers from 0 on, each once",
                        next_step="--seeds 0,1")  # fmt: skip
     return numbers
@@ -195,7 +204,10 @@ def console_script(name: str, environment: Path | None = None) -> str:
         BadInput: it is not installed.
     """
     folder = environment.absolute() / "bin" if environment else Path(sys.executable).parent
-    if found := shutil.which(name, path=folder) or (None if environment else shutil.which(name)):
-        return found
+    path = shutil.which(name, path=folder)
+    if path is None and environment is None:
+        path = shutil.which(name)
+    if path:
+        return path
     raise BadInput(f"the command {name} is not installed", found=f"no {folder / name}",
                    next_step=f"{folder}/python -m pip install --no-deps -e .   (docs/reproduction.md)")  # fmt: skip

@@ -132,7 +132,7 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     Raises:
         BadInput: what is there of a stage was made by another command.
     """
-    states, found = read_states(out), set[str]()
+    states, done = read_states(out), set[str]()
     ended, made = list(states), [s for s in stages if not s.always and s.name in states]
     changed = [s for s in made if s.folder.exists() and states[s.name].command != portable(s.command, out)]
     if changed:
@@ -150,9 +150,9 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     for s in made:
         later = set(ended[ended.index(s.name) :])
         current = states[s.name].command == portable(s.command, out) and states[s.name].status == "done"
-        if current and found.issuperset(s.needs) and not later & set(s.needs) and not s.missing():
-            found.add(s.name)
-    return found
+        if current and done.issuperset(s.needs) and not later & set(s.needs) and not s.missing():
+            done.add(s.name)
+    return done
 
 
 def side_by_side(stages: Sequence[Stage], times: Mapping[str, float], jobs: int) -> float:
@@ -289,9 +289,8 @@ class StageRunner:
         """A line a running stage, and the time that is left; then wait a little."""
         done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
         spent = {w.stage.name: w.seconds for w in working}
-        to_do = {
-            s.name: max(0.0, self.expected.get(s.name, 0.0) - spent.get(s.name, 0.0)) for s in stages if s not in done
-        }
+        ahead = [s.name for s in stages if s not in done]
+        to_do = {name: max(0.0, self.expected.get(name, 0.0) - spent.get(name, 0.0)) for name in ahead}
         left = side_by_side(stages, to_do, self.jobs)
 
         def lines() -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from stapo_repro import labels
-from stapo_repro.read import TrainingRun, read_steps
+from stapo_repro.read import TrainingRun, read_steps, run_part
 from stapo_repro.text import model_text, visible
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError, message_of
@@ -73,7 +73,7 @@ class LoggedRun:
     """A token log of R rows and B counts, with its run.
 
     Attributes:
-        name: the run folder's own name.
+        folder: of the run.
         method, size: as its record says, else the log's selector and "".
         record: the run's own, None where there is none.
         metrics: by step, the last attempt of each; empty for a probe.
@@ -83,7 +83,7 @@ class LoggedRun:
         inputs: file -> SHA-256 of everything that was read.
     """
 
-    name: str
+    folder: Path
     method: str
     size: str
     record: Run | None
@@ -94,6 +94,11 @@ class LoggedRun:
     header: token_log.LogHeader
     vocabulary: Vocabulary
     inputs: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The run folder's own."""
+        return self.folder.resolve().name
 
     @property
     def masks_rare(self) -> bool:
@@ -185,17 +190,16 @@ def load(folder: Path) -> LoggedRun:
         )
     tokenizer, run_file, metrics_file = token_log.tokenizer_file(folder), folder / "run.json", folder / "metrics.jsonl"
     shards = token_log.shards(folder / token_log.FOLDER)
-    read = {file.relative_to(folder).as_posix(): file for part in shards for file in part}
+    read = {file.relative_to(folder).as_posix(): file for shard in shards for file in shard}
     read[f"{token_log.FOLDER}/{token_log.TOKENIZER}"] = tokenizer
-    read |= {p.name: p for p in (run_file, metrics_file) if p.is_file()}
+    read |= {file.name: file for file in (run_file, metrics_file) if file.is_file()}
     record = store.read_json(run_file, Run) if run_file.is_file() else None
-    own = record.config.get("run") if record else None
-    said = own if isinstance(own, dict) else {}
+    part = run_part(record) if record else {}
     live = record is not None and record.status != "done" and record.cut is None
     return LoggedRun(
-        name=folder.resolve().name,
-        method=str(said.get("method") or log.header.selector),
-        size=str(said.get("size") or ""),
+        folder=folder,
+        method=str(part.get("method") or log.header.selector),
+        size=str(part.get("size") or ""),
         record=record,
         metrics={m.step: m for m in read_steps(metrics_file, live)} if metrics_file.is_file() else {},
         table=log.tokens,
@@ -203,5 +207,5 @@ def load(folder: Path) -> LoggedRun:
         counts={name: log.histogram[name].to_numpy() for name in token_log.HISTOGRAM},
         header=log.header,
         vocabulary=Vocabulary(tokenizer),
-        inputs={name: store.sha256_file(p) for name, p in read.items()},
+        inputs={name: store.sha256_file(file) for name, file in read.items()},
     )

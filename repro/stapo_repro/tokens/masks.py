@@ -64,9 +64,9 @@ class Sums:
         by_cluster = [np.bincount(cluster_N, np.asarray(v, np.float64), count) for v in columns.values()]
         sums_CK = np.stack(by_cluster, axis=1)
         sums_CK = sums_CK[sums_CK.any(axis=1)] if sums_CK.any() else np.zeros((1, len(by_cluster)))
-        both_K = zip(sums_CK.T, resampled_sums(sums_CK).T, strict=True)
-        self.of = {name: np.append(own.sum(), drawn) for name, (own, drawn) in zip(columns, both_K, strict=True)}
-        self.clusters = dict(zip(columns, np.count_nonzero(sums_CK, axis=0).tolist(), strict=True))
+        drawn_BK = resampled_sums(sums_CK)
+        self.of = {name: np.append(sums_CK[:, k].sum(), drawn_BK[:, k]) for k, name in enumerate(columns)}
+        self.clusters = {name: int(np.count_nonzero(sums_CK[:, k])) for k, name in enumerate(columns)}
         self.over = over
 
     def ratio(self, part: str, whole: str) -> Array:
@@ -81,11 +81,11 @@ class Sums:
         there, the exact bound for the mean of as many draws from [0, 1] that all were 0, as in `statistics.clustered`.
         """
         a, b, clusters = float(self.of[part][0]), float(self.of[whole][0]), self.clusters[whole]
-        found = replace(interval(self.ratio(part, whole), clusters), part=a, whole=b, over=self.over)
+        share = replace(interval(self.ratio(part, whole), clusters), part=a, whole=b, over=self.over)
         if clusters < 2 or a not in (0.0, b):
-            return found
+            return share
         bound = 1.0 - _ENDS[0] ** (1.0 / clusters)
-        return replace(found, low=0.0, high=bound) if a == 0.0 else replace(found, low=1.0 - bound, high=1.0)
+        return replace(share, low=0.0, high=bound) if a == 0.0 else replace(share, low=1.0 - bound, high=1.0)
 
     def difference(self, first: tuple[str, str], second: tuple[str, str]) -> Number:
         """One (part, whole) minus another, paired draw by draw."""
@@ -109,11 +109,11 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Columns:
         rows, counts = (table.filter(table["step"].to_numpy() == step) for table in (rows, counts))
     v = {n: rows[n].to_numpy() for n in ("step", "mini_batch", "token", "rare", "silenced", "entropy", "logprob")}
     h = {n: counts[n].to_numpy() for n in ("step", "mini_batch", "sign", "rare", "silenced", "tokens")}
-    batches, of_count = np.unique(batch_keys(h), return_inverse=True)
+    batches, batch_of_count = np.unique(batch_keys(h), return_inverse=True)
     batch = np.searchsorted(batches, batch_keys(v)).clip(0, max(0, len(batches) - 1))
     positive = np.where(h["sign"] > 0, h["tokens"], 0)
     correct, rare, silenced = (
-        np.bincount(of_count, positive * flag, len(batches)) for flag in (1.0, h["rare"], h["silenced"])
+        np.bincount(batch_of_count, positive * flag, len(batches)) for flag in (1.0, h["rare"], h["silenced"])
     )
     have, gone = (np.bincount(batch, v[name], len(batches)) for name in ("rare", "silenced"))
     wrong = np.flatnonzero((have != rare) | (gone > silenced))
@@ -134,8 +134,10 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Columns:
         "prompt": np.unique(rows["prompt_id"].to_numpy(), return_inverse=True)[1],
         "junk": np.isin(v["token"], log.header.watch),
         "useful": np.isin(v["token"], log.header.useful),
-        **{name: v[name].astype(bool) for name in ("rare", "silenced")},
-        **{name: v[name].astype(np.float64) for name in ("entropy", "logprob")},
+        "rare": v["rare"].astype(bool),
+        "silenced": v["silenced"].astype(bool),
+        "entropy": v["entropy"].astype(np.float64),
+        "logprob": v["logprob"].astype(np.float64),
         "correct": correct,
         "silenced_in": silenced,
     }
@@ -153,11 +155,17 @@ def weights(tokens: Columns, q: float) -> dict[str, Array]:
     for batch in np.unique(tokens["batch"][rare]):
         rows = np.flatnonzero(rare & (tokens["batch"] == batch))
         entropy = tokens["entropy"][rows]
-        # as the selectors take them: below nothing at q = 0, below everything at q = 1
-        low, high = (-np.inf if x <= 0 else np.inf if x >= 1 else np.quantile(entropy, x) for x in (q, 1.0 - q))
-        out[S2T][rows], out[HIGH][rows] = entropy < low, entropy > high
+        out[S2T][rows] = entropy < _quantile(entropy, q)
+        out[HIGH][rows] = entropy > _quantile(entropy, 1.0 - q)
         out[RANDOM][rows] = int(q * len(rows) + 1e-9) / len(rows)  # the selector's rounding: 0.7 x 10 is 7
     return out
+
+
+def _quantile(values: Array, q: float) -> float:
+    """As the selectors take it: below nothing at q = 0, below everything at q = 1."""
+    if q <= 0:
+        return -math.inf
+    return math.inf if q >= 1 else float(np.quantile(values, q))
 
 
 Measured = dict[str, Number]
@@ -175,22 +183,21 @@ def compare(tokens: Columns, masks: Mapping[str, NDArray]) -> tuple[dict[str, Me
         columns |= {name: weight, f"{name} junk": weight * tokens["junk"], f"{name} rare junk": weight * rare_junk}
     sums = Sums(tokens["prompt"], columns)
     every, rare = tokens["correct"].sum(), tokens["rare"].sum()
-    base = {
-        "base": Number(mean=float(tokens["junk"].sum() / every) if every else math.nan),
-        "rare_base": Number(mean=float(rare_junk.sum() / rare) if rare else math.nan),
-    }
-    pairs = {name: {"precision": (f"{name} junk", name), "recall": (f"{name} junk", "junk")} for name in masks}
-    found = {
-        name: {what: sums.share(*pair) for what, pair in of.items()}
-        | {"rare_recall": sums.share(f"{name} rare junk", "rare junk"), **base}
-        for name, of in pairs.items()
-    }
-    differences = {
-        name: {what: sums.difference(pairs[S2T][what], pair) for what, pair in pairs[name].items()}
-        for name in _OTHERS
-        if {name, S2T} <= masks.keys()
-    }
-    return found, differences
+    base = Number(mean=float(tokens["junk"].sum() / every) if every else math.nan)
+    rare_base = Number(mean=float(rare_junk.sum() / rare) if rare else math.nan)
+    measured, differences = dict[str, Measured](), dict[str, Measured]()
+    for name in masks:
+        pairs = {"precision": (f"{name} junk", name), "recall": (f"{name} junk", "junk")}
+        measured[name] = {what: sums.share(*pair) for what, pair in pairs.items()}
+        measured[name]["rare_recall"] = sums.share(f"{name} rare junk", "rare junk")
+        measured[name] |= {"base": base, "rare_base": rare_base}
+    for name in _OTHERS:
+        if masks.keys() >= {name, S2T}:
+            differences[name] = {
+                "precision": sums.difference((f"{S2T} junk", S2T), (f"{name} junk", name)),
+                "recall": sums.difference((f"{S2T} junk", "junk"), (f"{name} junk", "junk")),
+            }
+    return measured, differences
 
 
 def as_trained(tokens: Columns) -> Measured:
@@ -199,13 +206,13 @@ def as_trained(tokens: Columns) -> Measured:
     The interval is over prompts. Where the rows do not hold all silenced tokens (20-Entropy silences frequent ones too)
     precision takes the counts, which know mini-batches and not prompts, and its interval is over those.
     """
-    found = compare(tokens, {"own": tokens["silenced"]})[0]["own"]
-    if tokens["silenced"].sum() == tokens["silenced_in"].sum():
-        return found
-    junk = np.bincount(tokens["batch"], tokens["silenced"] & tokens["junk"], len(tokens["silenced_in"]))
-    columns = {"junk": junk, "all": tokens["silenced_in"]}
-    by_batch = Sums(np.arange(len(tokens["silenced_in"])), columns, "mini-batches")
-    return found | {"precision": by_batch.share("junk", "all")}
+    measured = compare(tokens, {"own": tokens["silenced"]})[0]["own"]
+    in_batch = tokens["silenced_in"]
+    if tokens["silenced"].sum() != in_batch.sum():
+        junk = np.bincount(tokens["batch"], tokens["silenced"] & tokens["junk"], len(in_batch))
+        by_batch = Sums(np.arange(len(in_batch)), {"junk": junk, "all": in_batch}, "mini-batches")
+        measured["precision"] = by_batch.share("junk", "all")
+    return measured
 
 
 class MaskRow(NamedTuple):
@@ -224,10 +231,10 @@ def planted_logs(runs: Sequence[TrainingRun]) -> list[tuple[TrainingRun, TokenLo
         RecordError: a log is damaged, or two logs have other planted ids.
     """
     read = [(run, token_log.read(run.folder)) for run in runs if run.size == labels.MINI]
-    found = [(run, log) for run, log in read if log and log.header.watch]
-    said = {w: f"{run.path}: {len(w)} ids, {min(w)} to {max(w)}" for run, log in found if (w := log.header.watch)}
-    if len(said) > 1:
-        first, *others = said.values()
+    logged = [(run, log) for run, log in read if log and log.header.watch]
+    planted = {log.header.watch: run.path for run, log in logged}
+    if len(planted) > 1:
+        first, *others = (f"{path}: {len(ids)} ids, {min(ids)} to {max(ids)}" for ids, path in planted.items())
         raise RecordError(
             "runs with other planted words cannot share a table",
             found="; ".join(others),
@@ -235,7 +242,7 @@ def planted_logs(runs: Sequence[TrainingRun]) -> list[tuple[TrainingRun, TokenLo
             next_step="name only runs of one base model with --records",
         )
     order = [*labels.METHODS, *labels.ARMS]
-    return sorted(found, key=lambda p: order.index(p[0].method) if p[0].method in order else len(order))
+    return sorted(logged, key=lambda p: order.index(p[0].method) if p[0].method in order else len(order))
 
 
 def parts(logged: Sequence[tuple[TrainingRun, TokenLog]]) -> dict[str, tuple[list[MaskRow], dict[str, Measured]]]:
@@ -248,13 +255,13 @@ def parts(logged: Sequence[tuple[TrainingRun, TokenLog]]) -> dict[str, tuple[lis
         RecordError: a log lacks rows (`tokens_of`).
     """
     trained = [MaskRow(run_label(r), r.method, log.header.selector, as_trained(tokens_of(log))) for r, log in logged]
-    found: dict[str, tuple[list[MaskRow], dict[str, Measured]]] = {"As trained": (trained, {})}
-    for run, log in [p for p in logged if p[0].method == _REFERENCE][:1]:
+    out: dict[str, tuple[list[MaskRow], dict[str, Measured]]] = {"As trained": (trained, {})}
+    for run, log in [(run, log) for run, log in logged if run.method == _REFERENCE][:1]:
         steps: dict[str, int | None] = {f"All tokens of {run_label(run)}": None}
         if int(log.histogram["step"].to_numpy().min()) == 1:  # a longer log's first step is of a trained policy
             steps[f"Base model: step 1 of {run_label(run)}"] = 1
         for title, step in steps.items():
             tokens = tokens_of(log, step)
             masks, differences = compare(tokens, weights(tokens, log.header.q))
-            found[title] = [MaskRow(NAMES[m], METHODS[m], m, of) for m, of in masks.items()], differences
-    return found
+            out[title] = [MaskRow(NAMES[m], METHODS[m], m, measured) for m, measured in masks.items()], differences
+    return out

@@ -59,19 +59,20 @@ def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
     """The four quadrants of the paper's taxonomy, in the order of ORDER."""
     c = run.counts
     positive = c["sign"] == 1
-    all_tokens = int(c["tokens"][positive].sum())
+    every = int(c["tokens"][positive].sum())
     _, batch = np.unique(batch_keys(c), return_inverse=True)
-    found = []
+    out = []
     for rare, below in ORDER:
-        of_it = positive & (c["rare"] == rare) & (c["below"] == below)
-        tokens = int(c["tokens"][of_it].sum())
+        inside = positive & (c["rare"] == rare) & (c["below"] == below)
+        tokens = int(c["tokens"][inside].sum())
+        share = tokens / every if every else None
         norm, rises = Number(), None
         if tokens:
-            sums, counts = (np.bincount(batch[of_it], c[name][of_it]) for name in ("norm_sum", "tokens"))
+            sums, counts = (np.bincount(batch[inside], c[name][inside]) for name in ("norm_sum", "tokens"))
             norm = _ratio(sums[counts > 0], counts[counts > 0])
-            rises = float(c["tokens"][of_it & c["rises"]].sum()) / tokens
-        found.append(Quadrant(rare, below, tokens, tokens / all_tokens if all_tokens else None, norm, rises))
-    return tuple(found)
+            rises = float(c["tokens"][inside & c["rises"]].sum()) / tokens
+        out.append(Quadrant(rare, below, tokens, share, norm, rises))
+    return tuple(out)
 
 
 def by_step(run: LoggedRun) -> list[dict[str, Any]]:
@@ -89,33 +90,40 @@ def by_step(run: LoggedRun) -> list[dict[str, Any]]:
     c, r = run.counts, run.rows
     steps, batches = np.unique(np.unique(batch_keys(c)) >> 16, return_counts=True)
     at = np.searchsorted(steps, c["step"])
-    parts = (True, c["rare"], c["rare"] & c["below"], c["silenced"])
-    totals = np.array([np.bincount(at, c["tokens"] * p, len(steps)) for p in parts], np.int64).T.tolist()
+    parts = {"tokens": True, "rare": c["rare"], "region": c["rare"] & c["below"], "silenced": c["silenced"]}
+    totals = {name: np.bincount(at, c["tokens"] * part, len(steps)) for name, part in parts.items()}
     in_rows = Counter(r["step"][r["silenced"]].tolist())
-    found = []
-    for step, n, (tokens, rare, region, silenced) in zip(steps.tolist(), batches.tolist(), totals, strict=True):
+    rows = []
+    for i, (step, n) in enumerate(zip(steps.tolist(), batches.tolist(), strict=True)):
+        row: dict[str, Any] = {"step": step, "mini_batches": n}
+        row |= {name: int(total[i]) for name, total in totals.items()}
+        row |= {"in_rows": in_rows[step], "metric": None}
         values = run.metrics[step].values if step in run.metrics else {}
         # a mean over the step's mini-batches; a method that silences nothing has only a share of 0
         mean = values.get(_METRIC, 0.0 if values.get("silenced_share") == 0.0 else None)
-        found.append({
-            "step": step, "mini_batches": n, "tokens": tokens, "rare": rare, "region": region, "silenced": silenced,
-            "in_rows": in_rows[step], "metric": None if mean is None else round(mean * n),
-        })  # fmt: skip
-        whole, differs, expected = run.header.left_out == 0, "", ""
-        if mean is not None and abs(mean * n - silenced) > _ROUNDING:
-            differs = f"{silenced:,} in the log"
-            expected = f"{mean * n:,.8g} in the metrics: {_METRIC} x {n} mini-batches"
-        elif run.masks_rare and (in_rows[step] != silenced if whole else in_rows[step] > silenced):
-            differs = f"{in_rows[step]:,} in the log's rows"
-            expected = f"{'' if whole else 'at most '}{silenced:,}, as in its counts"
-        if differs:
+        if mean is not None:
+            row["metric"] = round(mean * n)
+        if difference := _difference(run, row, mean):
+            found, expected = difference
             raise RunFailed(
                 f"step {step}: the counts of silenced tokens differ",
-                found=differs,
+                found=found,
                 expected=expected,
                 next_step="they are of different runs or attempts, or incomplete: take the folder as it was written",
             )
-    return found
+        rows.append(row)
+    return rows
+
+
+def _difference(run: LoggedRun, row: Mapping[str, Any], mean: float | None) -> tuple[str, str] | None:
+    """(found, expected) where a step's silenced tokens differ; `mean`: a mini-batch's in the metrics."""
+    silenced, in_rows, n = row["silenced"], row["in_rows"], row["mini_batches"]
+    if mean is not None and abs(mean * n - silenced) > _ROUNDING:
+        return f"{silenced:,} in the log", f"{mean * n:,.8g} in the metrics: {_METRIC} x {n} mini-batches"
+    whole = run.header.left_out == 0
+    if run.masks_rare and (in_rows > silenced or (whole and in_rows < silenced)):
+        return f"{in_rows:,} in the log's rows", f"{'' if whole else 'at most '}{silenced:,}, as in its counts"
+    return None
 
 
 def threshold(run: LoggedRun) -> tuple[float, float, float] | None:
@@ -150,20 +158,15 @@ def mismatch(run: LoggedRun) -> dict[str, Number] | None:
     batches, batch_N = np.unique(batch_keys(r), return_inverse=True)
     among_rare_N, chance_rare_N, least = np.zeros(len(value_N)), np.zeros(len(value_N)), 0
     for batch in range(len(batches)):
-        mine = np.flatnonzero(batch_N == batch)
-        count = int(s2t_N[mine].sum())
-        among_rare_N[mine] = _largest(value_N[mine], count)
-        chance_rare_N[mine] = count / len(mine)
-        least += max(0, 2 * count - len(mine))
-    c = run.counts
-    positive = (c["sign"] == 1) & np.isin(batch_keys(c), batches)
-    at = np.searchsorted(batches, batch_keys(c)[positive])
-    every, flagged = (np.bincount(at, c["tokens"][positive] * f, len(batches)) for f in (1, c["mismatched"][positive]))
+        rows = np.flatnonzero(batch_N == batch)
+        count = int(s2t_N[rows].sum())
+        among_rare_N[rows] = _largest(value_N[rows], count)
+        chance_rare_N[rows] = count / len(rows)
+        least += max(0, 2 * count - len(rows))
     sums = Sums(prompt_N, {"S2T": s2t_N, "correct": s2t_N & r["mismatched"], "rare": s2t_N * among_rare_N})
-
     return {
         "correct": sums.share("correct", "S2T"),
-        "correct_chance": Number(mean=float((flagged / every)[batch_N][s2t_N].mean())),
+        "correct_chance": Number(mean=float(_mismatched_share(run, batches)[batch_N][s2t_N].mean())),
         "rare": sums.share("rare", "S2T"),
         "rare_chance": Number(mean=float(chance_rare_N[s2t_N].mean())),
         "rare_least": Number(mean=least / int(s2t_N.sum())),
@@ -172,6 +175,16 @@ def mismatch(run: LoggedRun) -> dict[str, Number] | None:
         "entropy": rank_correlation(value_N, r["entropy"], prompt_N),
         "probability": rank_correlation(value_N, r["logprob"], prompt_N),
     }
+
+
+def _mismatched_share(run: LoggedRun, batches: np.ndarray) -> np.ndarray:
+    """The share of each mini-batch's tokens with A > 0 that are among those with the largest mismatch."""
+    keys = batch_keys(run.counts)
+    counted = (run.counts["sign"] == 1) & np.isin(keys, batches)
+    c = {name: column[counted] for name, column in run.counts.items()}
+    at = np.searchsorted(batches, keys[counted])
+    mismatched = np.bincount(at, c["tokens"] * c["mismatched"], len(batches))
+    return mismatched / np.bincount(at, c["tokens"], len(batches))
 
 
 def _largest(values_N: np.ndarray, count: int) -> np.ndarray:
@@ -185,13 +198,13 @@ def _largest(values_N: np.ndarray, count: int) -> np.ndarray:
 
 def words(run: LoggedRun) -> dict[str, dict[str, int]]:
     """The rare tokens of the rows: name of the part, silenced or kept -> text -> occurrences, most frequent first."""
-    found = {}
+    out = {}
     for name, which in zip(run.part_names, (run.silenced, run.kept), strict=True):
-        by_text: Counter[str] = Counter()
+        occurrences: Counter[str] = Counter()
         for token, n in Counter(run.rows["token"][which].tolist()).items():
-            by_text[run.vocabulary.one(token)] += n  # ids with one text count together
-        found[name] = dict(sorted(by_text.items(), key=lambda item: (-item[1], item[0])))
-    return found
+            occurrences[run.vocabulary.one(token)] += n  # ids with one text count together
+        out[name] = dict(sorted(occurrences.items(), key=lambda item: (-item[1], item[0])))
+    return out
 
 
 Case = dict[str, Any]
@@ -226,7 +239,7 @@ def cases(run: LoggedRun, n: int) -> Sequence[Case]:
     """
     r = run.rows
     order = np.lexsort((r["position"], r["sample"], r["step"], r["logprob"]))
-    silenced, kept = (order[which[order]] for which in (run.silenced, run.kept))
-    many = min(len(silenced), max(math.ceil(_SHARE * n), n - len(kept)))
-    parts = zip(run.part_names, (silenced[:many], kept[: n - many]), strict=True)
+    silenced, kept = order[run.silenced[order]], order[run.kept[order]]
+    count = min(len(silenced), max(math.ceil(_SHARE * n), n - len(kept)))
+    parts = zip(run.part_names, (silenced[:count], kept[: n - count]), strict=True)
     return [case(run.vocabulary, row, name) for name, index in parts for row in run.records(index)]

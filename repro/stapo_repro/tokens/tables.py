@@ -57,11 +57,15 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
         return [_NO_RUN]
     first, log = logged[0]
     file = token_log.tokenizer_file(first.folder)
-    one = Vocabulary(file).one if file.exists() else "id {}".format
-    steps = {f"{s.min()} to {s.max()}" for s in (log.histogram["step"].to_numpy() for _, log in logged)}
+    text_of = Vocabulary(file).one if file.exists() else "id {}".format
+    words = ", ".join(escape(text_of(i).strip()) for i in log.header.watch)
     synthetic = f"{labels.SYNTHETIC} " if any(run.synthetic for run, _ in logged) else ""
+    steps = set()
+    for _, other in logged:
+        column = other.histogram["step"].to_numpy()
+        steps.add(f"{column.min()} to {column.max()}")
     lines = [
-        f"{synthetic}Planted: {', '.join(escape(one(i).strip()) for i in log.header.watch)}.",
+        f"{synthetic}Planted: {words}.",
         "",
         f"Tokens of responses with a positive advantage, steps {' and '.join(sorted(steps))}; tau_p = "
         f"{log.header.tau_p:g}, q = {log.header.q:g}. Intervals are 95 %: over prompts, or † over mini-batches, where "
@@ -70,22 +74,26 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     head = ("Mask", "Silenced tokens (A > 0)", "Precision: planted among them", "Recall: planted tokens silenced",
             "Rare planted tokens silenced", "Base rate: planted among all (among rare)")  # fmt: skip
     for title, (of_masks, differences) in masks.parts(logged).items():
-        lines += ["", f"### {escape(title)}", "", *grid(head, [_planted_row(line) for line in of_masks])]
-        if differences:
-            rows = [[f"S2T minus {masks.NAMES[name]}", *(number_shown(d, 2, 100, sign=True) for d in of.values())]
-                    for name, of in differences.items()]  # fmt: skip
+        lines += ["", f"### {escape(title)}", "", *grid(head, [_planted_row(mask) for mask in of_masks])]
+        rows = []
+        for name, numbers_of in differences.items():
+            texts = [number_shown(d, 2, 100, sign=True) for d in numbers_of.values()]
+            rows.append([f"S2T minus {masks.NAMES[name]}", *texts])
+        if rows:
             lines += ["", *grid(("Difference", "Precision", "Recall"), rows)]
     return lines
 
 
-def _planted_row(line: MaskRow) -> list[str]:
-    m, texts = line.measured, []
+def _planted_row(mask: MaskRow) -> list[str]:
+    m, texts = mask.measured, []
     for share in (m["precision"], m["recall"], m["rare_recall"]):
-        unit = " %" if share.over == "prompts" else " % †"
-        counts = f"{_tokens(share.part)} of {_tokens(share.whole)}" if share.whole else "n/a"
-        texts.append(f"{number_shown(share, 2, 100, unit)}; {counts}" if m["precision"].whole else counts)
-    name = masks.NAMES.get(line.selector, line.selector)
-    label = line.label if line.label == name else f"{line.label}: {name}"
+        text = f"{_tokens(share.part)} of {_tokens(share.whole)}" if share.whole else "n/a"
+        if m["precision"].whole:
+            unit = " %" if share.over == "prompts" else " % †"
+            text = f"{number_shown(share, 2, 100, unit)}; {text}"
+        texts.append(text)
+    name = masks.NAMES.get(mask.selector, mask.selector)
+    label = mask.label if mask.label == name else f"{mask.label}: {name}"
     base = f"{number_shown(m['base'], 2, 100)} % ({number_shown(m['rare_base'], 2, 100)} %)"
     return [escape(label), _tokens(m["precision"].whole), *texts, base]
 
@@ -123,15 +131,16 @@ def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
     head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
     rows = []
     for run in sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed)):
-        log, name = log_of(run), run_label(run)
+        log, name = log_of(run), escape(run_label(run))
         if log is None:
-            rows.append([escape(name), "no token log"])
+            rows.append([name, "no token log"])
             continue
-        steps, rare = numbers.by_step(log), log.counts["rare"]
-        _, in_batch = np.unique(batch_keys(log.counts)[rare], return_inverse=True)
-        several = int((np.bincount(in_batch, log.counts["tokens"][rare]) > 1).sum())
+        rare = log.counts["rare"]
+        _, batch = np.unique(batch_keys(log.counts)[rare], return_inverse=True)
+        several = int((np.bincount(batch, log.counts["tokens"][rare]) > 1).sum())
         positive = sum(q.tokens for q in numbers.quadrants(log))
-        tokens, *sums, batches = (sum(s[x] for s in steps) for x in ("tokens", "rare", "region", "mini_batches"))
-        texts = [f"{n:,}" for n in (tokens, positive, *sums)]
-        rows.append([escape(name), f"{len(steps)}", *texts, f"{several} of {batches}"])
+        steps = numbers.by_step(log)
+        sums = {part: sum(s[part] for s in steps) for part in ("tokens", "rare", "region", "mini_batches")}
+        texts = [f"{n:,}" for n in (sums["tokens"], positive, sums["rare"], sums["region"])]
+        rows.append([name, f"{len(steps)}", *texts, f"{several} of {sums['mini_batches']}"])
     return filled(head, rows) if rows else [_NO_RUN]
