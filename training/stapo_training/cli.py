@@ -158,7 +158,6 @@ def methods(method: Annotated[str | None, tyro.conf.Positional] = None, records:
 def check(
     method: Annotated[str, tyro.conf.Positional] = "stapo",
     overrides: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
-    statistics: Path | None = None,
 ) -> int:
     """Hold a method's objective in the real veRL worker against its calculation by hand, on a fixed mini-batch.
 
@@ -167,12 +166,10 @@ def check(
     Args:
         method: An overlay's name, or a YAML file like one.
         overrides: Hydra overrides, KEY=VALUE.
-        statistics: Compare token statistics with float64 on this machine's GPU or CPU instead; JSON file for the
-            distances.
     """
-    from stapo_training.exact import check, check_statistics
+    from stapo_training.exact import check
 
-    return check_statistics(statistics) if statistics else check(method, overrides)
+    return check(method, overrides)
 
 
 def configs(results: Path = Path("results"), check: bool = False) -> int:
