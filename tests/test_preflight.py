@@ -59,6 +59,8 @@ def refusals(checks: Any) -> dict[str, str]:
                 (f"{A}.model.lora_adapter_path", "/a", "null"),
                 (f"{A}.rollout.top_p", "0.9", "1"),
                 (f"{A}.rollout.top_k", "20", "-1"),
+                ("data.tool_config_path", "/tools.yaml", "null"),
+                ("data.function_tool_path", "/tools.py", "null"),
                 ("data.filter_overlong_prompts", "false", "true"),
                 ("+algorithm.rollout_correction.rollout_rs", "seq_mean_k1", "null"),
             )
@@ -302,21 +304,6 @@ def test_prompts_that_verl_would_leave_out(tiny_base: Path, tmp_path: Path) -> N
     assert "44 of 64" in refusals(found.checks)["lengths of data.val_files"]
     found = machine.examine(mini(tiny_base, tmp_path / "out", "data.train_max_samples=16"))
     assert "16 (0 more" in refusals(found.checks)["prompts"]
-
-
-def test_a_prompt_is_counted_with_the_tools_that_the_template_names(tiny_base: Path, tmp_path: Path) -> None:
-    """veRL leaves out a prompt that is too long with the schemas of `function_tool_path`."""
-    text = '"""Add.\n\n    Args:\n        a: a number.\n    """'
-    (tmp_path / "tools.py").write_text(
-        f"from verl.tools.function_tool import function_tool\n@function_tool\ndef add(a: int) -> int:\n    {text}\n"
-    )
-    template = "'{{ messages[0].content }}{% if tools %}" + " 1 + 2" * 20 + "{% endif %}'"
-    given = [f"{A}.model.custom_chat_template={template}"]
-    assert machine.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 0
-    given.append(f"{A}.rollout.multi_turn.function_tool_path={tmp_path}/tools.py")
-    assert machine.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 64
-    found = machine.examine(mini(tiny_base, tmp_path / "out", f"data.function_tool_path={tmp_path}/none.py"))
-    assert "none.py" in refusals(found.checks)["lengths of data.train_files"]
 
 
 def test_the_prompts_stand_in_the_column_that_is_named(tiny_base: Path, tmp_path: Path) -> None:

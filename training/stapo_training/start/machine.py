@@ -433,15 +433,10 @@ def check_lengths(config: Any, kind: str, path: Path, tokenizer: Any) -> list[in
     veRL leaves longer prompts out, and counts one of which the template makes nothing as longer.
 
     Raises:
-        BadInput: for such a row, for a validation problem that would be left out, and for tools that cannot be read.
+        BadInput: for such a row, and for a validation problem that would be left out.
     """
     lengths, limit = list[int](), config.data.max_prompt_length
     options = dict(config.data.get("apply_chat_template_kwargs") or {})
-    files = [config.data.get(name) for name in ("tool_config_path", "function_tool_path")]
-    if any(files):
-        from stapo_training.verl_ext.tools import schemas  # imports veRL
-
-        options["tools"] = schemas(*files)
     key = config.data.prompt_key
     for row, prompt in enumerate(pq.read_table(path, columns=[key]).column(0).to_pylist()):
         try:
