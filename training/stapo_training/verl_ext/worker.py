@@ -22,14 +22,12 @@ from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, proxy_from, selector_from
 from stapo_training.token_log.writer import TokenLogConfig, write_step
-from stapo_training.verl_ext import advantages, losses
+from stapo_training.verl_ext import advantages
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.mini_batch import TrainedStep, gather
 from stapo_training.verl_ext.platform import fix_arithmetic, settle
-from stapo_training.verl_ext.transfer import TIED
 from stapo_training.verl_ext.vllm_plugin import own_socket
-
-assert losses  # imported because it registers
+from stapo_training.verl_ext.waiting import TIED
 
 
 @functools.cache  # the actor and the reference worker live in one process; veRL refuses a second registration
