@@ -63,10 +63,10 @@ class Asked:
     """What is drawn and sampled: `draw` prompts, `samples` responses to each, of at most `max_tokens` tokens."""
 
     model: str
-    draw: int = 500
-    samples: int = 4
-    max_tokens: int = 512
-    seed: int = 0
+    draw: int
+    samples: int
+    max_tokens: int
+    seed: int
 
     @cached_property
     def folder(self) -> ModelFolder:
