@@ -678,14 +678,14 @@ def test_memory_of_the_half_billion_size_by_hand(method: str, gib: tuple, monkey
 
 @pytest.mark.parametrize(
     ("method", "seconds"),
-    [("stapo", (122.88, 184.32, 491.52)), ("justrl", (122.88, 122.88, 491.52)), ("grpo", (122.88, 245.76, 491.52))],
+    [("stapo", 122.88 + 184.32 + 491.52), ("justrl", 122.88 + 122.88 + 491.52), ("grpo", 122.88 + 245.76 + 491.52)],
 )
-def test_seconds_of_a_step_without_a_gpu_by_hand(method: str, seconds: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    """32 responses of 384 tokens at 100 a second; half of STAPO's step has a pass of its own, GRPO's a reference."""
+def test_seconds_of_a_step_without_a_gpu_by_hand(method: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 responses of 384 tokens at 100 a second, sampled, scored, trained with checkpoints; half of STAPO's step has a
+    pass of its own, GRPO's a reference."""
     monkeypatch.setattr(estimate, "forward_tokens", lambda shape, dtype: 100.0)
     config = compose([f"method={method}", "size=qwen2.5-coder-0.5b", "hardware=cpu", "run.data=data", "run.out=out"])
-    found = estimate.cpu_seconds(config, shapes.shape_from(HALF_BILLION, ""))
-    assert tuple(round(s, 2) for s in found.values()) == seconds
+    assert estimate.cpu_seconds(config, shapes.shape_from(HALF_BILLION, "")) == pytest.approx(seconds)
 
 
 def test_a_refusal_for_memory_has_both_numbers_and_the_settings_that_lower_it() -> None:
