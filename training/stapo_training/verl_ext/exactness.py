@@ -315,7 +315,7 @@ def step(worker: Any, rows: Sequence[Mapping[str, torch.Tensor]], **settings: An
     numbers = [int(row["number"]) for row in mine]  # the token log names the sequences by them
     tu.assign_non_tensor_stack(data, "session_id", numbers)
     tu.assign_non_tensor_stack(data, "extra_info", [{"problem_id": f"p{n:02d}"} for n in numbers])
-    if worker.proxy.min_p:
+    if worker.engine.proxy.min_p:
         data[PROXY] = in_process.old_log_prob_pass(worker, data)[PROXY]
     return {"metrics": in_process.metrics(worker.train_mini_batch(data)), "gradient": gradients}
 
