@@ -27,7 +27,7 @@ from stapo_training.data.rows import verl_rows
 from stapo_training.data.source import Prompt
 from stapo_training.probe.encoding import ModelFolder, find_model
 from stapo_training.start.estimate import CPU_LENGTH, forward_tokens
-from stapo_training.start.machine import find_shape
+from stapo_training.start.inputs import find_shape
 from stapo_training.start.resolvers import fetched
 
 SAMPLES, RECORD = "samples.jsonl", "reach.json"

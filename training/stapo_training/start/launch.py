@@ -26,7 +26,7 @@ from stapo_training.folder.training_folder import TrainingFolder
 from stapo_training.selection import own
 from stapo_training.start import estimate
 from stapo_training.start.configuration import compose, in_full, last_choices
-from stapo_training.start.machine import Preflight, examine
+from stapo_training.start.preflight import Preflight, examine
 from stapo_training.start.settings import check_settings
 
 _SLOW_TO_HASH = 4 * 2**30  # bytes; a shared disk gives some 300 MB a second
