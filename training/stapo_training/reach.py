@@ -157,7 +157,7 @@ class Asked:
         for p, i in missing:
             seed = derive_seed(self.seed, "within reach", p.problem_id, i)
             (row,) = verl_rows([(p.problem, p.gold, p.problem_id)], data_source="", split="train")
-            prompt = self.folder.prompt(row["prompt"], p.problem_id)
+            prompt = self.folder.prompt(row["prompt"], p.problem_id, {})
             sampler.add((p.problem_id, i), prompt, seed, Drawing(), self.max_tokens)
             asked[p.problem_id, i] = p, i, seed
         found, total = dict[tuple[str, int], ReachSample](), done + len(missing)

@@ -7,7 +7,7 @@ one that it spelt in other pieces, comes out as the tokenizer would write it. Li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,10 @@ class ModelFolder:
         return {"model": f"sha256:{weights}", "tokenizer": f"sha256:{store.sha256_file(self.path / TOKENIZER)}"}
 
     def ids(self, text: str) -> list[int]:
-        """Special tokens that a text spells out are read as such, and none is added."""
+        """The ids of a text; special tokens that it spells out are read as such, and none is added."""
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
-    def prompt(self, prompt: str | list[dict[str, str]], where: str, **template: Any) -> list[int]:
+    def prompt(self, prompt: str | list[dict[str, str]], where: str, template: Mapping[str, Any]) -> list[int]:
         """The ids of a text, or of a chat up to the model's turn with arguments of its template.
 
         Raises:
@@ -162,7 +162,7 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> list[EncodedTokens]:
     found = []
     for r in rows:
         if r.prompt_id not in prompts:
-            prompts[r.prompt_id] = model.prompt(r.prompt, r.where, **r.template)
+            prompts[r.prompt_id] = model.prompt(r.prompt, r.where, r.template)
         response = model.ids(r.text) if r.tokens is None else r.tokens
         if r.tokens is None and r.stopped and response[-1:] != [end]:
             response = [*response, end]
