@@ -69,10 +69,10 @@ class Hand:
     def __init__(self, folder: Path, config, temperature: float):
         from stapo_training import by_hand
         from stapo_training.methods import Definition
-        from stapo_training.verl_ext import fixed_batch
+        from stapo_training.verl_ext import exactness
 
-        self.model, rows, self.tokens = fixed_batch.rows_and_statistics(folder, 0, temperature)
-        self.rows = fixed_batch.with_advantages(config, rows, self.tokens)
+        self.model, rows, self.tokens = exactness.rows_and_statistics(folder, 0, temperature)
+        self.rows = exactness.with_advantages(config, rows, self.tokens)
         self.definition = Definition(tau_p=0.0025, q=0.6, share=0.2)
         self.advantage_N = by_hand.advantages(self.definition, self.tokens)
         self.old_entropy_N = torch.cat([r["entropy"] for r in rows]).double().numpy()

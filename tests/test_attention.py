@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from stapo_results.errors import BadInput, RunFailed
 from stapo_training.pages import compose
 from stapo_training.selection import logit_statistics
-from stapo_training.start import machine, settings
+from stapo_training.start import inputs, settings
 from stapo_training.verl_ext import attention, engine, logits
 from stapo_training.verl_ext.attention import NAME, boundaries
 
@@ -313,5 +313,5 @@ def test_a_model_that_asks_for_more_than_the_kernel_computes_is_refused(
     facts: dict, overrides: list[str], found: str | None, other: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN | facts))
-    next_step = refused(machine.check_model_attention, [*GPU, *overrides], found, str(tmp_path))
+    next_step = refused(inputs.check_model_attention, [*GPU, *overrides], found, str(tmp_path))
     assert next_step == (other and f"set {KEY}={other}")

@@ -61,12 +61,12 @@ WAIT = """
 import sys, time, ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from stapo_results.terminal import run_main
-from stapo_training.verl_ext import nodes
+from stapo_training.verl_ext import waiting
 def wait():
     ray.init(address="auto", log_to_driver=False)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     never = ray.remote(lambda s: time.sleep(s)).options(num_cpus=0, scheduling_strategy=here).remote(300)
-    with nodes.watched("THE COMMAND"):
+    with waiting.watched("THE COMMAND"):
         print("waiting", flush=True)
         ray.get(never)
 sys.exit(run_main(wait))

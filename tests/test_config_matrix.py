@@ -12,7 +12,7 @@ from stapo_training import pages as config_docs
 from stapo_training.methods import definition_of, methods
 from stapo_training.pages import compose, place
 from stapo_training.start import configuration, resolvers
-from stapo_training.start.machine import find_shape
+from stapo_training.start.inputs import find_shape
 from stapo_training.start.settings import check_sizes
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -197,14 +197,6 @@ def test_memory_of_a_large_export_does_not_grow_with_the_model(tmp_path: Path) -
     assert all(t[0, 0] == i and t[-1, 0] == i + 1 for i, t in ((list(rows).index(n), t) for n, t in found.items()))
 
 
-def test_shards_with_a_gap_are_refused(tmp_path: Path) -> None:
-    for rank in (0, 2):
-        (tmp_path / f"model_world_size_3_rank_{rank}.pt").touch()
-    with pytest.raises(BadInput) as e:
-        find_shards(tmp_path)
-    assert e.value.found == "ranks [0, 2]"
-
-
 def test_the_card_names_the_hubs_model_whose_files_the_run_was_given() -> None:
     run = whole_record()
     run.config["actor_rollout_ref"]["model"]["path"] = f"/hub/models--Qwen--Qwen3-8B-Base/snapshots/{COMMIT}"

@@ -20,9 +20,8 @@ from stapo_training.methods import advantage_from, listing, methods, proxy_from
 from stapo_training.pages import compose
 from stapo_training.selection import objectives as o
 from stapo_training.selection.token_stats import proxy_logprob
-from stapo_training.verl_ext import advantages, losses
+from stapo_training.verl_ext import advantages
 
-assert losses  # registers
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -17,7 +17,7 @@ from stapo_results import shapes, throughput
 from stapo_results.errors import BadInput
 from stapo_results.store import write_json
 from stapo_training.data.rows import parquet_content_sha256
-from stapo_training.start import estimate, launch, machine, resolvers, settings
+from stapo_training.start import estimate, inputs, launch, machine, preflight, resolvers, settings
 from stapo_training.start.configuration import compose
 from stapo_training.start.machine import Node
 
@@ -59,6 +59,8 @@ def refusals(checks: Any) -> dict[str, str]:
                 (f"{A}.model.lora_adapter_path", "/a", "null"),
                 (f"{A}.rollout.top_p", "0.9", "1"),
                 (f"{A}.rollout.top_k", "20", "-1"),
+                ("data.tool_config_path", "/tools.yaml", "null"),
+                ("data.function_tool_path", "/tools.py", "null"),
                 ("data.filter_overlong_prompts", "false", "true"),
                 ("+algorithm.rollout_correction.rollout_rs", "seq_mean_k1", "null"),
             )
@@ -157,30 +159,30 @@ def test_a_hub_model_that_is_not_cached_while_the_hub_is_off(tmp_path: Path, mon
     monkeypatch.setattr(machine.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(machine.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(BadInput, match="hf download Qwen/no-such-model --revision abc123"):
-        machine.check_model(config)
+        inputs.check_model(config)
     monkeypatch.setattr(machine.constants, "HF_HUB_OFFLINE", False)
-    assert machine.check_model(config) == "Qwen/no-such-model"
+    assert inputs.check_model(config) == "Qwen/no-such-model"
 
 
 def test_a_model_folder_without_its_weights_a_part_of_them_or_of_another_size(tiny_base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_base / "model", folder)
     config = mini(tiny_base, tmp_path / "out", f"{A}.model.path={folder}")
-    assert machine.check_model(config) == str(folder)
+    assert inputs.check_model(config) == str(folder)
     config.run.size = "qwen3-8b"
     with pytest.raises(BadInput, match=r"run\.size=mini"):
-        machine.check_model(config)
+        inputs.check_model(config)
     config.run.size = "mini"
     shards = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
     with pytest.raises(BadInput, match=f"no model-2.safetensors in {folder}"):
-        machine.check_model(config)
+        inputs.check_model(config)
     config.actor_rollout_ref.model.path = str(tmp_path / "nothing")
     with pytest.raises(BadInput, match="stapo-train base --out"):
-        machine.check_model(config)
+        inputs.check_model(config)
     config.run.size = "mini-costly"
     with pytest.raises(BadInput, match="stapo-train base --world costly --out"):
-        machine.check_model(config)
+        inputs.check_model(config)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +203,12 @@ def test_a_model_whose_configuration_cannot_serve(tiny_base: Path, tmp_path: Pat
     shutil.copytree(tiny_base / "model", tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    found = machine.examine(mini(tiny_base, tmp_path, f"{A}.model.path={tmp_path}/model"))
+    found = preflight.examine(mini(tiny_base, tmp_path, f"{A}.model.path={tmp_path}/model"))
     assert said in refusals(found.checks)["the model's configuration"]
 
 
 def test_a_known_model_that_is_not_here_is_planned_by_its_sizes(tiny_base: Path, tmp_path: Path) -> None:
-    found = machine.examine(mini(tiny_base, tmp_path, f"{A}.model.path=Qwen/Qwen3-1.7B-Base"))
+    found = preflight.examine(mini(tiny_base, tmp_path, f"{A}.model.path=Qwen/Qwen3-1.7B-Base"))
     assert "the model's configuration" not in refusals(found.checks)
     assert found.shape
     assert found.shape.vocab == 151_936
@@ -215,7 +217,7 @@ def test_a_known_model_that_is_not_here_is_planned_by_its_sizes(tiny_base: Path,
 def test_two_files_that_both_count_from_0(tiny_base: Path, tmp_path: Path) -> None:
     file = tiny_base / "data" / "train.parquet"
     shutil.copy(file, tmp_path / "again.parquet")
-    found = machine.examine(mini(tiny_base, tmp_path, f"data.train_files=[{file},{tmp_path}/again.parquet]"))
+    found = preflight.examine(mini(tiny_base, tmp_path, f"data.train_files=[{file},{tmp_path}/again.parquet]"))
     assert "64 such ids" in refusals(found.checks)["ids of data.train_files"]
 
 
@@ -223,12 +225,12 @@ def test_the_shape_of_a_model_is_in_its_folder_or_known(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, '
         '"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 32}')  # fmt: skip
     # no head norms, 2 key heads of 4: layer 4*64 + 384 + 16 = 656; root 2*256 + 8
-    assert machine.find_shape(str(tmp_path)).parameters == 2 * 656 + 256 + 256 + 8
+    assert inputs.find_shape(str(tmp_path)).parameters == 2 * 656 + 256 + 256 + 8
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BadInput, match=r"config\.json"):
-        machine.find_shape(str(tmp_path))
+        inputs.find_shape(str(tmp_path))
     with pytest.raises(BadInput, match="hf download some/model"):
-        machine.find_shape("some/model")
+        inputs.find_shape("some/model")
     with pytest.raises(BadInput, match="model_type mamba"):
         shapes.shape_from({"model_type": "mamba"}, "model")
     with pytest.raises(BadInput, match="hidden_size"):
@@ -253,13 +255,13 @@ def test_data_that_differ_from_their_record_are_refused(tiny_base: Path, tmp_pat
     write_json(tmp_path / "data.json", record)
     table = pq.read_table(file)
     pq.write_table(table, file, compression="gzip")  # other bytes, the same rows
-    assert len(machine.check_data("train_files", file, "MAKE")) == 64
+    assert len(inputs.check_data("train_files", file, "MAKE")) == 64
     pq.write_table(table.slice(0, 63), file)
     with pytest.raises(BadInput, match=info["content_sha256"][:16]):
-        machine.check_data("train_files", file, "MAKE")
+        inputs.check_data("train_files", file, "MAKE")
     (tmp_path / "data.json").write_text("{")
     with pytest.raises(BadInput):
-        machine.check_data("train_files", file, "MAKE")
+        inputs.check_data("train_files", file, "MAKE")
 
 
 def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path: Path) -> None:
@@ -275,9 +277,9 @@ def test_files_that_hold_no_training_data_are_refused(tiny_base: Path, tmp_path:
     ):
         file.write_text("{}\n") if wrong is None else pq.write_table(wrong, file)
         with pytest.raises(BadInput, match=said):
-            machine.check_data("train_files", file, "MAKE")
+            inputs.check_data("train_files", file, "MAKE")
     with pytest.raises(BadInput, match="Parquet"):
-        machine.check_data("train_files", tmp_path, "MAKE")
+        inputs.check_data("train_files", tmp_path, "MAKE")
 
 
 def _longer(table: Any, first: int) -> Any:
@@ -293,41 +295,26 @@ def test_prompts_that_verl_would_leave_out(tiny_base: Path, tmp_path: Path) -> N
     table = pq.read_table(tiny_base / "data" / "train.parquet")
     pq.write_table(_longer(table, 20), tmp_path / "train.parquet")
     given = f"data.train_files={tmp_path}/train.parquet"
-    found = machine.examine(mini(tiny_base, tmp_path / "out", given))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", given))
     assert (found.prompts, found.longer) == (20, 44)
     assert "20 (44 more" in refusals(found.checks)["prompts"]
-    found = machine.examine(mini(tiny_base, tmp_path / "out", given, "data.train_batch_size=16"))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", given, "data.train_batch_size=16"))
     assert (found.prompts, found.longer, found.checks.problems) == (20, 44, [])
-    found = machine.examine(mini(tiny_base, tmp_path / "out", f"data.val_files={tmp_path}/train.parquet"))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.val_files={tmp_path}/train.parquet"))
     assert "44 of 64" in refusals(found.checks)["lengths of data.val_files"]
-    found = machine.examine(mini(tiny_base, tmp_path / "out", "data.train_max_samples=16"))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", "data.train_max_samples=16"))
     assert "16 (0 more" in refusals(found.checks)["prompts"]
-
-
-def test_a_prompt_is_counted_with_the_tools_that_the_template_names(tiny_base: Path, tmp_path: Path) -> None:
-    """veRL leaves out a prompt that is too long with the schemas of `function_tool_path`."""
-    text = '"""Add.\n\n    Args:\n        a: a number.\n    """'
-    (tmp_path / "tools.py").write_text(
-        f"from verl.tools.function_tool import function_tool\n@function_tool\ndef add(a: int) -> int:\n    {text}\n"
-    )
-    template = "'{{ messages[0].content }}{% if tools %}" + " 1 + 2" * 20 + "{% endif %}'"
-    given = [f"{A}.model.custom_chat_template={template}"]
-    assert machine.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 0
-    given.append(f"{A}.rollout.multi_turn.function_tool_path={tmp_path}/tools.py")
-    assert machine.examine(mini(tiny_base, tmp_path / "out", *given)).longer == 64
-    found = machine.examine(mini(tiny_base, tmp_path / "out", f"data.function_tool_path={tmp_path}/none.py"))
-    assert "none.py" in refusals(found.checks)["lengths of data.train_files"]
 
 
 def test_the_prompts_stand_in_the_column_that_is_named(tiny_base: Path, tmp_path: Path) -> None:
     table = _longer(pq.read_table(tiny_base / "data" / "train.parquet"), 20)
     pq.write_table(table.rename_columns({"prompt": "question"}), tmp_path / "train.parquet")
     given = [f"data.train_files={tmp_path}/train.parquet", f"data.val_files={tmp_path}/train.parquet"]
-    found = machine.examine(mini(tiny_base, tmp_path / "out", *given, "data.prompt_key=question"))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", *given, "data.prompt_key=question"))
     assert (found.prompts, found.longer) == (20, 44)
     assert (
         "question"
-        in refusals(machine.examine(mini(tiny_base, tmp_path, "data.prompt_key=question")).checks)["data.train_files"]
+        in refusals(preflight.examine(mini(tiny_base, tmp_path, "data.prompt_key=question")).checks)["data.train_files"]
     )
 
 
@@ -339,12 +326,12 @@ def test_rows_are_taken_before_long_prompts_are_left_out(tiny_base: Path, tmp_pa
     pq.write_table(_longer(table, 20), tmp_path / "train.parquet")
     given = [f"data.train_files={tmp_path}/train.parquet", "data.train_max_samples=24", "data.val_max_samples=3"]
     config = mini(tiny_base, tmp_path / "out", *given, "data.shuffle=false")
-    found = machine.examine(config)
+    found = preflight.examine(config)
     assert (found.prompts, found.longer, found.validation) == (20, 4, 3 * config.actor_rollout_ref.rollout.val_kwargs.n)
     given += [f"+data.cache_dir={tmp_path}", "data.filter_overlong_prompts_workers=1"]
     config = mini(tiny_base, tmp_path / "out", *given)
-    data = RLHFDataset(config.data.train_files, machine.find_tokenizer(config), config.data, max_samples=24)
-    assert machine.examine(config).prompts == len(data)
+    data = RLHFDataset(config.data.train_files, inputs.find_tokenizer(config), config.data, max_samples=24)
+    assert preflight.examine(config).prompts == len(data)
 
 
 @pytest.mark.parametrize("gone", ["", "tokenizer_class"])
@@ -354,7 +341,7 @@ def test_a_model_of_own_code_is_refused_by_that_name(tiny_base: Path, tmp_path: 
     for name in ("config.json", "tokenizer_config.json"):
         file = tmp_path / "model" / name
         file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != gone} | own))
-    found = refusals(machine.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={tmp_path}/model")).checks)
+    found = refusals(preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={tmp_path}/model")).checks)
     assert "trust_remote_code" in found["the model's configuration"]
     assert "actor_rollout_ref.model.tokenizer_path" in found["tokenizer"] if gone else "tokenizer" not in found
 
@@ -364,15 +351,15 @@ def test_a_template_that_makes_no_prompt_names_the_row(tiny_base: Path, tmp_path
     texts = [prompt[0]["content"] for prompt in table.column("prompt").to_pylist()]
     strings = table.set_column(table.schema.names.index("prompt"), "prompt", [texts])
     pq.write_table(strings, tmp_path / "train.parquet")
-    found = machine.examine(mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet"))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet"))
     assert "row 0" in refusals(found.checks)["lengths of data.train_files"]
     model = tmp_path / "model"
     shutil.copytree(tiny_base / "model", model)
     (model / "chat_template.jinja").unlink()
-    found = machine.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}"))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}"))
     assert "chat_template" in refusals(found.checks)["lengths of data.val_files"]
     template = f"{A}.model.custom_chat_template='{{{{ messages[0].content }}}}'"
-    found = machine.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}", template))
+    found = preflight.examine(mini(tiny_base, tmp_path / "out", f"{A}.model.path={model}", template))
     assert "lengths of data.val_files" not in refusals(found.checks)
 
 
@@ -381,14 +368,14 @@ def test_golds_that_a_box_can_equal_as_they_stand_are_not_refused(tiny_base: Pat
     row = pq.read_table(tiny_base / "data" / "train.parquet").slice(0, 1).drop_columns(["reward_model"])
     pq.write_table(row.append_column("reward_model", [[{"ground_truth": gold}]]), tmp_path / "train.parquet")
     config = mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet")
-    assert "golds of data.train_files" not in refusals(machine.examine(config).checks)
+    assert "golds of data.train_files" not in refusals(preflight.examine(config).checks)
 
 
 def test_epochs_that_end_before_the_last_step_are_refused(tiny_base: Path, tmp_path: Path) -> None:
     """64 prompts are two steps of 32: three steps take two epochs."""
     for epochs, refused in ((1, True), (2, False)):
         config = mini(tiny_base, tmp_path / "out", "run.steps=3", f"trainer.total_epochs={epochs}")
-        assert ("prompts" in refusals(machine.examine(config).checks)) is refused
+        assert ("prompts" in refusals(preflight.examine(config).checks)) is refused
 
 
 @pytest.mark.parametrize("gold", ["$0$", r"\boxed{0}", ["0"], None, 0.0])
@@ -396,9 +383,9 @@ def test_golds_that_no_box_can_equal_are_refused(tiny_base: Path, tmp_path: Path
     row = pq.read_table(tiny_base / "data" / "train.parquet").slice(0, 1).drop_columns(["reward_model"])
     pq.write_table(row.append_column("reward_model", [[{"ground_truth": gold}]]), tmp_path / "train.parquet")
     config = mini(tiny_base, tmp_path / "out", f"data.train_files={tmp_path}/train.parquet")
-    assert repr(gold) in refusals(machine.examine(config).checks)["golds of data.train_files"]
+    assert repr(gold) in refusals(preflight.examine(config).checks)["golds of data.train_files"]
     config.reward.custom_reward_function.path = "mine.py"  # which may read them in another way
-    assert "golds of data.train_files" not in refusals(machine.examine(config).checks)
+    assert "golds of data.train_files" not in refusals(preflight.examine(config).checks)
 
 
 @pytest.mark.parametrize(
@@ -412,7 +399,7 @@ def test_golds_that_no_box_can_equal_are_refused(tiny_base: Path, tmp_path: Path
     ],
 )
 def test_what_the_miniature_cannot_do(tiny_base: Path, tmp_path: Path, override: str, check: str, said: str) -> None:
-    found = machine.examine(mini(tiny_base, tmp_path, override))
+    found = preflight.examine(mini(tiny_base, tmp_path, override))
     assert said in refusals(found.checks)[check]
 
 
@@ -421,7 +408,7 @@ def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
     a = c.actor_rollout_ref
     assert a.actor.ppo_micro_batch_size_per_gpu == a.rollout.log_prob_micro_batch_size_per_gpu == 32
     assert a.rollout.tensor_model_parallel_size == c.trainer.n_gpus_per_node == 2
-    found = machine.examine(c)
+    found = preflight.examine(c)
     assert (found.prompts, found.checks.problems) == (64, [])
 
 
@@ -589,11 +576,11 @@ def test_parameters_and_saved_bytes_are_what_transformers_builds_and_keeps() -> 
 
 def test_memory_and_checkpoints_of_8b_on_a_card_that_is_not_here(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    found = machine.examine(compose([*GPUS, "run.card=H20", f"run.out={tmp_path}/out"]))
+    found = preflight.examine(compose([*GPUS, "run.card=H20", f"run.out={tmp_path}/out"]))
     assert (found.card, found.memory and found.memory.limit) == ("H20", 95.6)
     assert "GPUs" in refusals(found.checks)
     assert not (tmp_path / "out").exists()
-    unknown = machine.examine(compose([*GPUS, "run.card=H21"]))
+    unknown = preflight.examine(compose([*GPUS, "run.card=H21"]))
     assert "H21" in refusals(unknown.checks)["run.card"]
 
 
@@ -601,9 +588,9 @@ def test_without_the_check_of_memory_the_disk_is_still_checked(monkeypatch: pyte
     asked = []
     monkeypatch.setattr(machine, "check_disk", lambda config, *gib: asked.append(gib))
     given = [*GPUS, "run.check_memory=false", "run.card=H100"]
-    assert machine.examine(compose(given)).memory is None
+    assert preflight.examine(compose(given)).memory is None
     assert [round(gib, 1) for gib in asked.pop()] == [91.5, 15.3]  # 12 bytes a parameter, and 2 to fetch
-    found = machine.examine(compose([*given, f"{A}.model.path=some/model"]))  # a model of unknown size may start
+    found = preflight.examine(compose([*given, f"{A}.model.path=some/model"]))  # a model of unknown size may start
     assert (asked, "shape" in refusals(found.checks)) == ([], False)
 
 
@@ -643,7 +630,7 @@ def test_memory_of_the_update_that_an_h100_has_run() -> None:
 )
 def test_the_validations_of_a_run_are_planned(given: list[str], count: int) -> None:
     config = compose([*GPUS, *given])
-    found = machine.Preflight(machine.Checks(), validation=960)
+    found = preflight.Preflight(preflight.Checks(), validation=960)
     assert estimate.validations(config) == count
     assert launch._validations(config, found).startswith(f"{count} validations of 960 samples" if count else "no ")
     every = estimate.step(config, MIDDLE, 960).every
@@ -691,14 +678,14 @@ def test_memory_of_the_half_billion_size_by_hand(method: str, gib: tuple, monkey
 
 @pytest.mark.parametrize(
     ("method", "seconds"),
-    [("stapo", (122.88, 184.32, 491.52)), ("justrl", (122.88, 122.88, 491.52)), ("grpo", (122.88, 245.76, 491.52))],
+    [("stapo", 122.88 + 184.32 + 491.52), ("justrl", 122.88 + 122.88 + 491.52), ("grpo", 122.88 + 245.76 + 491.52)],
 )
-def test_seconds_of_a_step_without_a_gpu_by_hand(method: str, seconds: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    """32 responses of 384 tokens at 100 a second; half of STAPO's step has a pass of its own, GRPO's a reference."""
+def test_seconds_of_a_step_without_a_gpu_by_hand(method: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 responses of 384 tokens at 100 a second, sampled, scored, trained with checkpoints; half of STAPO's step has a
+    pass of its own, GRPO's a reference."""
     monkeypatch.setattr(estimate, "forward_tokens", lambda shape, dtype: 100.0)
     config = compose([f"method={method}", "size=qwen2.5-coder-0.5b", "hardware=cpu", "run.data=data", "run.out=out"])
-    found = estimate.cpu_seconds(config, shapes.shape_from(HALF_BILLION, ""))
-    assert tuple(round(s, 2) for s in found.values()) == seconds
+    assert estimate.cpu_seconds(config, shapes.shape_from(HALF_BILLION, "")) == pytest.approx(seconds)
 
 
 def test_a_refusal_for_memory_has_both_numbers_and_the_settings_that_lower_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,10 +17,14 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_training import prepare as prepare_module
 from stapo_training.data import source
-from stapo_training.prepare import prepare
-from stapo_training.reach import Asked, Reach, ReachSample
+from stapo_training.data.options import DataOptions
+from stapo_training.reach import Reach, ReachSample
 
 NAMES = ("data.json", "reach.json", "samples.jsonl", "contamination.json", "conflicts.jsonl")
+
+
+def prepare(given: str, benchmark_dir: Path, out: Path, **more: Any) -> Any:
+    return prepare_module.prepare(DataOptions(benchmark_dir, out, given, **more))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,8 +46,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(base: Path, out: Path, **numbers: int) -> dict[str, int]:
-    asked = Asked(str(base / "model"), **{"draw": 12, "samples": 4, "max_tokens": 48, **numbers})
-    record = prepare(str(base / "data" / "train.parquet"), out, out, within=asked)
+    asked = {"within_reach": str(base / "model"), "draw": 12, "samples": 4, "max_tokens": 48, **numbers}
+    record = prepare(str(base / "data" / "train.parquet"), out, out, **asked)
     assert record is not None
     return record.counts
 
@@ -107,8 +112,8 @@ def test_numbers_that_decide_nothing_are_refused_by_flag(number: str, skilled_ba
 
 
 def test_a_dry_run_says_how_much_and_writes_nothing(skilled_base: Path, tmp_path: Path, capsys) -> None:
-    asked, given = Asked(str(skilled_base / "model"), draw=10), str(skilled_base / "data" / "train.parquet")
-    assert prepare(given, tmp_path, tmp_path / "out", within=asked, dry_run=True) is None
+    model, given = str(skilled_base / "model"), str(skilled_base / "data" / "train.parquet")
+    assert prepare(given, tmp_path, tmp_path / "out", within_reach=model, draw=10, dry_run=True) is None
     assert "40 samples of at most 512 tokens, about 15,360 tokens" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 

@@ -43,9 +43,9 @@ def folder(tmp_path: Path) -> TrainingFolder:
 
 
 def page(folder: TrainingFolder, state: Any, *, seconds: tuple[float, ...] = (), on: str = "", reason: str = "") -> str:
-    return status.render(
-        folder, SimpleNamespace(run=SimpleNamespace(**RUN)), state, NOW, seconds, frozenset([on]), reason
-    )
+    config = SimpleNamespace(run=SimpleNamespace(**RUN))
+    status.write(folder, config, state, step_seconds=seconds, alarms_on=frozenset([on]), reason=reason, now=NOW)
+    return folder.status_file.read_text()
 
 
 def test_a_running_training(folder: TrainingFolder) -> None:

@@ -123,12 +123,12 @@ def test_a_run_that_is_stopped_says_where_it_goes_on() -> None:
 def test_a_worker_that_ended_by_its_own_error_is_not_said_to_lack_memory(monkeypatch: Any, killed: bool) -> None:
     from ray.exceptions import ActorDiedError, RayTaskError
 
-    from stapo_training.verl_ext import nodes
+    from stapo_training.verl_ext import waiting
 
-    monkeypatch.setattr(nodes, "_alive", lambda: {"node": "127.0.0.1"})
+    monkeypatch.setattr(waiting, "_alive", lambda: {"node": "127.0.0.1"})
     raised = ValueError("Please don't set ROCR_VISIBLE_DEVICES")
     error = ActorDiedError(None if killed else RayTaskError("__init__", "ValueError: ROCR_VISIBLE_DEVICES", raised))
-    with pytest.raises(RunFailed) as caught, nodes.watched("COMMAND"):
+    with pytest.raises(RunFailed) as caught, waiting.watched("COMMAND"):
         raise error
     advice = str(caught.value.next_step)
     assert ("memory" in advice, "COMMAND" in advice) == (killed, True)
@@ -178,7 +178,7 @@ def buffer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The buffer over a queue that answers what the test puts into `buffer.queue`."""
     from verl.trainer.ppo.v1 import replay_buffer
 
-    from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
+    from stapo_training.verl_ext.waiting import OrderedReplayBuffer
 
     made: Any = OrderedReplayBuffer(
         trainer_mode="sync",

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +25,8 @@ from stapo_results.schema import Run
 from stapo_training import cli
 from stapo_training import prepare as prepare_module
 from stapo_training.data import contamination, source
+from stapo_training.data.options import DataOptions
 from stapo_training.data.rows import DataRecord, content_sha256, plain_gold
-from stapo_training.prepare import prepare
 
 PREFIX = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -36,6 +37,10 @@ BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxe
 LONG = (
     "Let $a_n$ be the sequence of positive integers that are neither squares nor cubes " + "and grow without end " * 3
 )
+
+
+def prepare(given: str, benchmark_dir: Path, out: Path, **more: Any) -> Any:
+    return prepare_module.prepare(DataOptions(benchmark_dir, out, given, **more))
 
 
 def flat(problem: object, answer: object = "1", **more: object) -> dict:

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from stapo_results.errors import RunFailed
-from stapo_training.verl_ext.transfer import wait_for_ranks
+from stapo_training.verl_ext.waiting import wait_for_ranks
 
 
 @pytest.fixture(scope="module", autouse=True)

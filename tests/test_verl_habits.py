@@ -63,7 +63,7 @@ def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
 
 
 def test_10_sequences_stay_in_their_mini_batch() -> None:
-    from stapo_training.verl_ext.balance import balanced_order
+    from stapo_training.verl_ext.trainer import balanced_order
 
     # two mini-batches of four on two ranks: 9 + 1 against 5 + 4 in the first, 8 + 2 against 7 + 3 in the second
     assert balanced_order([9, 5, 4, 1, 2, 7, 8, 3], ranks=2, mini_batch=4) in (

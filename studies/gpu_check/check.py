@@ -98,14 +98,15 @@ class CheckedMachine:
 
     @contextmanager
     def running(self, name: str, command: str, limit_s: float, there: Callable[[], bool] | None = None) -> Iterator:
-        """A command as it is typed, {out} for the folder of the check, with a log, once `there()`, by default its end;
-        at the end of the block all that it started is gone.
+        """A command as it is typed, {out} for the folder of the check and {here} for this study's, with a log, once
+        `there()`, by default its end; at the end of the block all that it started is gone.
 
         Raises:
             RunFailed: it ended before that, or the limit has passed; with the end of its log.
         """
         program, *arguments = command.split()
-        words = [console_script(program), *(a.replace("{out}", str(self.out)) for a in arguments)]
+        here, out = str(Path(__file__).parent), str(self.out)
+        words = [console_script(program), *(a.replace("{out}", out).replace("{here}", here) for a in arguments)]
         log, mark = self.out / "logs" / f"{name}.log", f"{self.mark}.{name}."
         environment = CHILD_ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": self.card}
         if not self.card:
@@ -154,7 +155,7 @@ def _base(m: CheckedMachine) -> Values:
 
 
 def _scores(m: CheckedMachine) -> Values:
-    m.run("scores", "stapo-train check --statistics {out}/scores.json")
+    m.run("scores", "python {here}/scores.py {out}/scores.json")
     found = json.loads((m.out / "scores.json").read_text())
     worked = found["bfloat16" if m.card else "float32"]
     reads = {f"reads_{name}": worked["reads"][name] for name in ("forward", "backward")}

@@ -92,7 +92,7 @@ def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: P
     """What `tox -e gpu-check -- --cpu` cannot show: the form that a GPU is asked for."""
     from stapo_training.start import estimate
     from stapo_training.start.configuration import compose
-    from stapo_training.start.machine import find_shape
+    from stapo_training.start.inputs import find_shape
     from stapo_training.start.settings import check_settings
 
     config = compose(CheckedMachine(tmp_path, "0").train("a").replace("{out}", str(tmp_path)).split()[2:])

@@ -10,6 +10,7 @@ import tyro
 
 from stapo_results.errors import BadInput
 from stapo_results.terminal import check_command, run_main
+from stapo_training.data.options import DataOptions
 from stapo_training.probe.run import ProbeOptions
 
 _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]
@@ -69,56 +70,11 @@ def fetch(
     fetch(model, out, file=file, dtype=dtype)
 
 
-def data(
-    benchmarks: Path,
-    out: Path,
-    source: Annotated[str, tyro.conf.arg(metavar="ID|FILE")] = "BytedTsinghua-SIA/DAPO-Math-17k",
-    revision: str | None = None,
-    language: Literal["all", "en"] = "all",
-    levels: tuple[int, ...] = (),
-    exclude_contaminated: Annotated[bool, Flag] = False,
-    validation: str = "aime24",
-    within_reach: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None,
-    draw: int = 500,
-    samples: int = 4,
-    max_tokens: int = 512,
-    seed: int = 0,
-    dry_run: Annotated[bool, Flag] = False,
-) -> None:
-    """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it.
-
-    Args:
-        benchmarks: Folder with the six benchmarks' files.
-        out: Folder to make; the same preparation is left as it is, another one refused.
-        source: A .jsonl or .parquet file, or a dataset's id on the hub.
-        revision: The hub's branch, tag or commit; the commit is recorded. Default: main, of MATH one commit.
-        language: en leaves out prompts with Chinese, Japanese or Korean ideographs.
-        levels: Levels of difficulty to take, where the source has such.
-        exclude_contaminated: Leave out prompts that match a benchmark problem.
-        validation: The benchmark to validate with, or NAME:N for N of its problems.
-        within_reach: A model's folder, or the name of a fetched one: sample with it, and keep the prompts that it
-            answers rightly at times and wrongly at times. To resume, repeat the command.
-        draw: Prompts that are sampled.
-        samples: Responses to each.
-        max_tokens: Tokens of a response.
-        seed: Decides the draw and every sample.
-        dry_run: Check, count the prompts, say how long sampling takes; write nothing.
-    """
+def data(options: Annotated[DataOptions, tyro.conf.arg(name="")]) -> None:
+    """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it."""
     from stapo_training.prepare import prepare
-    from stapo_training.reach import Asked
 
-    prepare(
-        source,
-        benchmarks,
-        out,
-        language=language,
-        exclude_contaminated=exclude_contaminated,
-        revision=revision,
-        levels=levels,
-        validation=validation,
-        within=Asked(within_reach, draw, samples, max_tokens, seed) if within_reach else None,
-        dry_run=dry_run,
-    )
+    prepare(options)
 
 
 def export(checkpoint: Path, out: Path, dtype: Literal["fp32", "bf16"] = "fp32") -> None:
@@ -158,7 +114,6 @@ def methods(method: Annotated[str | None, tyro.conf.Positional] = None, records:
 def check(
     method: Annotated[str, tyro.conf.Positional] = "stapo",
     overrides: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
-    statistics: Path | None = None,
 ) -> int:
     """Hold a method's objective in the real veRL worker against its calculation by hand, on a fixed mini-batch.
 
@@ -167,12 +122,10 @@ def check(
     Args:
         method: An overlay's name, or a YAML file like one.
         overrides: Hydra overrides, KEY=VALUE.
-        statistics: Compare token statistics with float64 on this machine's GPU or CPU instead; JSON file for the
-            distances.
     """
-    from stapo_training.exact import check, check_statistics
+    from stapo_training.exact import check
 
-    return check_statistics(statistics) if statistics else check(method, overrides)
+    return check(method, overrides)
 
 
 def configs(results: Path = Path("results"), check: bool = False) -> int:

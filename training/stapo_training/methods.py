@@ -53,7 +53,15 @@ def _function(name: str) -> Select:
     return own.load(name) if own.is_own(name) else getattr(selectors, name)
 
 
-class SelectorConfig(_Part):
+class _Mask(_Part):
+    scope: Literal["mini_batch", "response"] = "mini_batch"
+    among: Literal["positive", "right"] = "positive"
+    tau_p: Annotated[float, Field(gt=0, le=1)] = 0.002
+    q: Annotated[float, Field(ge=0, le=1)] = 0.75
+    share: Annotated[float, Field(gt=0, le=1)] = 0.2
+
+
+class SelectorConfig(_Mask):
     """`actor_rollout_ref.selector` of the Hydra configuration.
 
     name: one of `SELECTORS`, or a user-defined one (selection/own.py).
@@ -67,11 +75,6 @@ class SelectorConfig(_Part):
 
     name: str
     policy: Literal["current", "old"] = "current"
-    scope: Literal["mini_batch", "response"] = "mini_batch"
-    among: Literal["positive", "right"] = "positive"
-    tau_p: Annotated[float, Field(gt=0, le=1)] = 0.002
-    q: Annotated[float, Field(ge=0, le=1)] = 0.75
-    share: Annotated[float, Field(gt=0, le=1)] = 0.2
     seed: Annotated[int, Field(ge=0)] = 0
 
     @field_validator("name")
@@ -241,13 +244,13 @@ def _given(config: Any, algorithm: Any) -> dict[str, Any]:
     return {"actor_rollout_ref": config} | ({} if algorithm is None else {"algorithm": algorithm})
 
 
-class Definition(AdvantageConfig, ProxyConfig):
-    """What a method trains: the numbers of its paper or script; those of the advantage and the proxy are there.
+class Definition(_Mask, AdvantageConfig, ProxyConfig):
+    """What a method trains: the numbers of its paper or script; those of mask, advantage and proxy are there.
 
     clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
     largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
     reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch. toward_proxy: the weight of
-    Lp-Reg's proxy. scope, among: as `SelectorConfig` has them.
+    Lp-Reg's proxy.
     """
 
     loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "lp_reg"] = (
@@ -262,11 +265,6 @@ class Definition(AdvantageConfig, ProxyConfig):
     weights: Literal["none", "tis", "icepop"] = "none"
     toward_proxy: float = 0.0
     selector: str = "keep_all"
-    scope: Literal["mini_batch", "response"] = "mini_batch"
-    among: Literal["positive", "right"] = "positive"
-    tau_p: float = 0.002
-    q: float = 0.75
-    share: float = 0.2
 
     @property
     def within_micro_batch(self) -> bool:

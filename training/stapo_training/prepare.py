@@ -14,15 +14,16 @@ What it leaves in its folder:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_training import reach
 from stapo_training.data import contamination, source
+from stapo_training.data.options import DataOptions
 from stapo_training.data.rows import (
     RECORD,
     DataRecord,
@@ -35,63 +36,43 @@ from stapo_training.data.rows import (
 )
 
 DATA_SOURCE = "math_dapo"  # DAPO's own name for its rows
-VALIDATION = "aime24"
 Chosen = tuple[list[source.Prompt], list[source.Prompt], dict[str, int], dict[str, dict[str, Any]]]
 Asked = tuple[str, list[tuple[str, str, str]]]
 """A benchmark, and of its problems text, gold and id."""
 FILES = ("train.parquet", "val.parquet", "conflicts.jsonl", "contamination.json", RECORD)
 
 
-def prepare(
-    given: str,
-    benchmark_dir: Path,
-    out: Path,
-    *,
-    language: Literal["all", "en"] = "all",
-    exclude_contaminated: bool = False,
-    revision: str | None = None,
-    levels: Collection[int] = (),
-    validation: str = VALIDATION,
-    within: reach.Asked | None = None,
-    dry_run: bool = False,
-) -> DataRecord | None:
-    """Prepare a prompt set into `out`, and a benchmark as its validation.
+def prepare(o: DataOptions) -> DataRecord | None:
+    """Prepare a prompt set into `o.out`, and a benchmark as its validation.
 
     The same source, benchmarks and options give the same content hashes and the same bytes of data.json,
     conflicts.jsonl and the contamination report. A finished folder is left as it is; an interrupted one is made anew,
-    but for the samples of `within`.
+    but for the samples of `o.within_reach`. The benchmarks of a registry.yaml are compared with the prompts too.
 
-    Args:
-        given: a .jsonl or .parquet file, or a dataset's id on the hub.
-        benchmark_dir: folder with the benchmarks' files; those of its registry.yaml are compared with the prompts too.
-        out: new or empty folder, or one of the same preparation.
-        language: `en` takes prompts without an ideograph (`source.has_cjk`).
-        exclude_contaminated: leave out the prompts that match a benchmark problem.
-        revision: of the hub's dataset.
-        levels: the levels of difficulty to take, as the source has them; all where none is named.
-        validation: a benchmark, or NAME:N for N of its problems, evenly spread.
-        within: the model that has to answer a prompt rightly at times, and wrongly at times (`reach`).
-        dry_run: print what would be done, and write nothing.
+    Returns:
+        The record; None in a dry run, which prints what would be done and writes nothing.
 
     Raises:
-        BadInput: for a source or benchmark that is missing or damaged, or another preparation in `out`.
+        BadInput: for a source or benchmark that is missing or damaged, or another preparation in `o.out`.
     """
-    options: dict[str, Any] = {"language": language, "exclude_contaminated": exclude_contaminated}
-    options |= {"levels": sorted(levels)} if levels else {}  # records of earlier versions have no such keys
+    out = o.out
+    options: dict[str, Any] = {"language": o.language, "exclude_contaminated": o.exclude_contaminated}
+    options |= {"levels": sorted(o.levels)} if o.levels else {}  # records of earlier versions have no such keys
+    within = reach.Asked(o.within_reach, o.draw, o.samples, o.max_tokens, o.seed) if o.within_reach else None
     models = within.folder.revisions if within else {}
-    loaded = _benchmarks(benchmark_dir)
-    validated = _validation(validation, loaded)
-    found = source.find(given, revision)
+    loaded = _benchmarks(o.benchmarks)
+    validated = _validation(o.validation, loaded)
+    found = source.find(o.source, o.revision)
     run = provenance.new_run(
         "data",
-        {"source": found.name, "revision": found.revision, **options, "validation": validation}
+        {"source": found.name, "revision": found.revision, **options, "validation": o.validation}
         | ({"within_reach": within.config} if within else {}),
         seeds={"within_reach": within.seed} if within else {},
         deterministic=within is None or within.place[0] == "cpu",
         revisions={found.name: found.sha256} | {n: b.golds_sha256 for n, b in loaded.items()} | models,
     )
-    chosen = partial(_candidates, found, loaded, **options)
-    if dry_run:
+    chosen = partial(_candidates, o, found, loaded)
+    if o.dry_run:
         runs.previous_of(out, run, "--out", resumes=within is not None)
         kept = chosen()[1]
         print(f"{len(kept)} prompts", within.plan(kept) if within else "", sep="\n  ")
@@ -105,34 +86,27 @@ def prepare(
             there = out / reach.SAMPLES
             lines = len(there.read_bytes().splitlines()) if within and there.exists() else 0
             with folder.working(f"{lines} samples" if lines else "the start", resume=f"the same command {again}"):
-                record = _written(out, found, loaded, validated, chosen(), within, **options)
+                record = _written(o, found, validated, chosen(), within)
     _show(record, loaded)
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=... run.data={out} ...")
     return record
 
 
-def _candidates(
-    given: source.SourceFile,
-    loaded: Mapping[str, benchmarks.Benchmark],
-    *,
-    language: str,
-    exclude_contaminated: bool,
-    levels: Collection[int] = (),
-) -> Chosen:
+def _candidates(o: DataOptions, given: source.SourceFile, loaded: Mapping[str, benchmarks.Benchmark]) -> Chosen:
     """The distinct prompts; those that may be trained; how many each step took away; the report of contamination."""
     prompts = source.distinct(source.read(given))
     agreeing = [p for p in prompts if not p.conflicting]
-    of_level = [p for p in agreeing if not levels or p.level in map(str, levels)]
-    kept = [p for p in of_level if language == "all" or not source.has_cjk(p.problem)]
+    of_level = [p for p in agreeing if not o.levels or p.level in map(str, o.levels)]
+    kept = [p for p in of_level if o.language == "all" or not source.has_cjk(p.problem)]
     reports = contamination.find(kept, loaded)
     matched = contamination.matched_ids(reports)
-    train = [p for p in kept if not (exclude_contaminated and p.problem_id in matched)]
+    train = [p for p in kept if not (o.exclude_contaminated and p.problem_id in matched)]
     counts = {
         "distinct": len(prompts),
         "copies_dropped": sum(p.copies for p in prompts) - len(prompts),
         "conflicts_dropped": len(prompts) - len(agreeing),
-        **({"level_dropped": len(agreeing) - len(of_level)} if levels else {}),
+        **({"level_dropped": len(agreeing) - len(of_level)} if o.levels else {}),
         "language_dropped": len(of_level) - len(kept),
         "contaminated": len(matched),
         "contaminated_dropped": len(kept) - len(train),
@@ -141,19 +115,10 @@ def _candidates(
 
 
 def _written(
-    out: Path,
-    given: source.SourceFile,
-    loaded: Mapping[str, benchmarks.Benchmark],
-    validated: Asked,
-    chosen: Chosen,
-    within: reach.Asked | None,
-    *,
-    language: str,
-    exclude_contaminated: bool,
-    **_: Any,
+    o: DataOptions, given: source.SourceFile, validated: Asked, chosen: Chosen, within: reach.Asked | None
 ) -> DataRecord:
     """Make the files; the record is the last one."""
-    prompts, train, counts, reports = chosen
+    out, (prompts, train, counts, reports) = o.out, chosen
     if within:
         rights = within.rights(train, out)
         counts["not_drawn"] = len(train) - len(rights)
@@ -167,8 +132,8 @@ def _written(
     asked, rows = [(p.problem, p.gold, p.problem_id) for p in train], sum(p.copies for p in prompts)
     record = DataRecord(
         source=SourceInfo(name=given.name, revision=given.revision, sha256=given.sha256, rows=rows),
-        language=language,
-        exclude_contaminated=exclude_contaminated,
+        language=o.language,
+        exclude_contaminated=o.exclude_contaminated,
         counts=counts,
         contamination={name: b["contaminated"] for name, b in reports.items()},
         train=_file(out / "train.parquet", asked, DATA_SOURCE, "train"),

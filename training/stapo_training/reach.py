@@ -27,7 +27,7 @@ from stapo_training.data.rows import verl_rows
 from stapo_training.data.source import Prompt
 from stapo_training.probe.encoding import ModelFolder, find_model
 from stapo_training.start.estimate import CPU_LENGTH, forward_tokens
-from stapo_training.start.machine import find_shape
+from stapo_training.start.inputs import find_shape
 from stapo_training.start.resolvers import fetched
 
 SAMPLES, RECORD = "samples.jsonl", "reach.json"
@@ -63,10 +63,10 @@ class Asked:
     """What is drawn and sampled: `draw` prompts, `samples` responses to each, of at most `max_tokens` tokens."""
 
     model: str
-    draw: int = 500
-    samples: int = 4
-    max_tokens: int = 512
-    seed: int = 0
+    draw: int
+    samples: int
+    max_tokens: int
+    seed: int
 
     @cached_property
     def folder(self) -> ModelFolder:
@@ -157,7 +157,7 @@ class Asked:
         for p, i in missing:
             seed = derive_seed(self.seed, "within reach", p.problem_id, i)
             (row,) = verl_rows([(p.problem, p.gold, p.problem_id)], data_source="", split="train")
-            prompt = self.folder.prompt(row["prompt"], p.problem_id)
+            prompt = self.folder.prompt(row["prompt"], p.problem_id, {})
             sampler.add((p.problem_id, i), prompt, seed, Drawing(), self.max_tokens)
             asked[p.problem_id, i] = p, i, seed
         found, total = dict[tuple[str, int], ReachSample](), done + len(missing)

@@ -24,9 +24,9 @@ from stapo_results.benchmarks import normal_text, read_jsonl
 from stapo_results.errors import BadInput, message_of
 from stapo_results.store import sha256_file
 from stapo_training.artifacts.weights import is_hub_id
+from stapo_training.data.options import DAPO
 from stapo_training.data.rows import plain_gold
 
-DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
 PARTS = {"DigitalLearningGmbH/MATH-lighteval": ("data/train-*.parquet", "0530c78699ea5e8eb5530600900e1f328b48acad")}
 """Datasets of several files: the one that is for training, and the commit that is read where none is named."""
 

@@ -39,6 +39,7 @@ def write(
     step_seconds: Sequence[float] = (),
     alarms_on: frozenset[str] = frozenset(),
     reason: str = "",
+    now: datetime | None = None,
 ) -> None:
     """Rewrite STATUS.md from what is in a training's folder.
 
@@ -46,21 +47,9 @@ def write(
         config: the run's whole configuration.
         step_seconds: the steps of this process, start-up left out.
         reason: why it failed, in a line.
+        now: the page's time; by default this moment.
     """
-    text = render(folder, config, state, datetime.now(UTC), step_seconds, alarms_on, reason)
-    store.write_atomic(folder.status_file, text)
-
-
-def render(
-    folder: TrainingFolder,
-    config: Any,
-    state: State,
-    now: datetime,
-    step_seconds: Sequence[float],
-    alarms_on: frozenset[str],
-    reason: str,
-) -> str:
-    """The page as Markdown."""
+    now = now or datetime.now(UTC)
     run, trained = config.run, [m for m in folder.steps if m.step > 0]
     accuracy = [
         f"{m.values['accuracy']:.1%} at step {m.step}"
@@ -97,7 +86,7 @@ def render(
         else f"To resume after an interruption, repeat the command:\n\n    {run.command}",
         f"Written {_clock(now)}. A running training rewrites this page after every step.",
     ]
-    return "\n\n".join(p for p in parts if p) + "\n"
+    store.write_atomic(folder.status_file, "\n\n".join(p for p in parts if p) + "\n")
 
 
 def _table(trained: Sequence[StepMetrics]) -> str:

@@ -1,20 +1,17 @@
 """The base models that the repository carries, so that every machine starts from the same weights.
 
 `bases/WORLD.safetensors` is what `stapo-train base --world WORLD --rebuild-base` trained once, on the machine and with
-the code that the record `bases/WORLD.json` beside it names. `python -m stapo_training.miniature.carried DIR` makes the
-build in DIR the carried one, for a release.
+the code that the record `bases/WORLD.json` beside it names; `.ci/carry.py` made it the carried one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-from stapo_results import runs, store
+from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Record, Run
 from stapo_training.miniature.tokenizer import pieces
@@ -57,27 +54,3 @@ def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[
                 next_step=f"git checkout -- {folder}   (or stapo-train base --world {world} --rebuild-base --out DIR)",
             )
     return path, known.weights_sha256
-
-
-def carry(out: Path, folder: Path = FOLDER) -> CarriedBase:
-    """Make a finished build the carried one of its world.
-
-    Raises:
-        BadInput: the build is not finished, is not of committed code and seed 0, or did not train its model.
-    """
-    run = store.read_json(out / runs.RECORD, Run)
-    found = {"status": run.status, "weights": run.config["weights"], "seed": run.seeds["base"], "code": run.code_dirty}
-    expected = {"status": "done", "weights": "", "seed": 0, "code": ""}
-    if found != expected:
-        next_step = "commit, then stapo-train base --rebuild-base --out DIR"
-        raise BadInput("the build cannot be carried", found=found, expected=expected, next_step=next_step)
-    world, source = run.config["plan"]["world"], out / "model" / "model.safetensors"
-    plain = run.model_copy(update={"command": [*run.command[:1], "base", "--world", world, "--rebuild-base"]})
-    known = CarriedBase(weights_sha256=store.sha256_file(source), tokenizer_sha256=tokenizer_sha256(), run=plain)
-    shutil.copyfile(source, folder / f"{world}.safetensors")
-    store.write_json(folder / f"{world}.json", known)
-    return known
-
-
-if __name__ == "__main__":
-    carry(Path(sys.argv[1]))

@@ -36,9 +36,28 @@ class ModelFolder:
         weights = " ".join(store.sha256_file(f) for f in sorted(self.path.glob("*.safetensors")))
         return {"model": f"sha256:{weights}", "tokenizer": f"sha256:{store.sha256_file(self.path / TOKENIZER)}"}
 
-    def prompt(self, prompt: str | list[dict[str, str]], where: str) -> list[int]:
-        """The ids of a text, or of a chat up to the model's turn. Raises: BadInput: naming `where`."""
-        return _prompt(self.tokenizer, prompt, where)
+    def ids(self, text: str) -> list[int]:
+        """The ids of a text; special tokens that it spells out are read as such, and none is added."""
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
+    def prompt(self, prompt: str | list[dict[str, str]], where: str, template: Mapping[str, Any]) -> list[int]:
+        """The ids of a text, or of a chat up to the model's turn with arguments of its template.
+
+        Raises:
+            BadInput: naming `where`; the chat does not fit the template, or there is none.
+        """
+        if isinstance(prompt, str):
+            return self.ids(prompt)
+        tokenizer = self.tokenizer
+        try:
+            how = {**template, "tokenize": False, "add_generation_prompt": True}
+            return self.ids(tokenizer.apply_chat_template(prompt, **how))
+        except Exception as e:  # noqa: BLE001  a template may be missing, and may refuse a chat with any error
+            raise BadInput(
+                f"{where}: the chat does not fit the model's chat template",
+                found=message_of(e) if tokenizer.chat_template else f"no chat_template in {tokenizer.name_or_path}",
+                next_step="correct messages and roles, add the family's chat_template.jinja, or give prompt instead",
+            ) from None
 
     def load(self, dtype: str, device: str) -> Any:
         """The causal language model in eval mode.
@@ -143,34 +162,13 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> list[EncodedTokens]:
     found = []
     for r in rows:
         if r.prompt_id not in prompts:
-            prompts[r.prompt_id] = _prompt(model.tokenizer, r.prompt, r.where, r.template)
-        response = _ids(model.tokenizer, r.text) if r.tokens is None else r.tokens
+            prompts[r.prompt_id] = model.prompt(r.prompt, r.where, r.template)
+        response = model.ids(r.text) if r.tokens is None else r.tokens
         if r.tokens is None and r.stopped and response[-1:] != [end]:
             response = [*response, end]
         _check(prompts[r.prompt_id], response, r.where, model)
         found.append(EncodedTokens(*(np.array(ids, dtype=np.int32) for ids in (prompts[r.prompt_id], response))))
     return found
-
-
-def _ids(tokenizer: Any, text: str) -> list[int]:
-    # special tokens that a text spells out are read as such, and none is added
-    return tokenizer(text, add_special_tokens=False).input_ids
-
-
-def _prompt(
-    tokenizer: Any, prompt: str | list[dict[str, str]], where: str, template: Mapping[str, Any] | None = None
-) -> list[int]:
-    if isinstance(prompt, str):
-        return _ids(tokenizer, prompt)
-    try:
-        how = {**(template or {}), "tokenize": False, "add_generation_prompt": True}
-        return _ids(tokenizer, tokenizer.apply_chat_template(prompt, **how))
-    except Exception as e:  # noqa: BLE001  a template may be missing, and may refuse a chat with any error
-        raise BadInput(
-            f"{where}: the chat does not fit the model's chat template",
-            found=message_of(e) if tokenizer.chat_template else f"no chat_template in {tokenizer.name_or_path}",
-            next_step="correct messages and roles, add the family's chat_template.jinja, or give prompt instead",
-        ) from None
 
 
 def _check(prompt: list[int], response: list[int], where: str, model: ModelFolder) -> None:

@@ -214,18 +214,14 @@ def forward_tokens(shape: Shape, dtype: str) -> float:
     return _LINEAR * _TIMED / min(seconds) * weight.numel() / shape.parameters
 
 
-def cpu_seconds(config: Any, shape: Shape) -> dict[str, float]:
-    """Seconds of a step's parts without a GPU, where a response is as long as `CPU_LENGTH` says and a prompt short.
+def cpu_seconds(config: Any, shape: Shape) -> float:
+    """Seconds of a step without a GPU, where a response is as long as `CPU_LENGTH` says and a prompt short.
 
-    A token of a response is sampled as fast as it is read. A backward pass costs two forward passes, checkpointing one.
+    A token of a response is sampled as fast as it is read, at 2 P; `Step.passes` counts the others.
     """
-    a, prompts = config.actor_rollout_ref, int(config.data.train_batch_size)
-    tokens = prompts * int(a.rollout.n) * CPU_LENGTH * int(config.data.max_response_length)
-    forward = tokens / forward_tokens(shape, a.rollout.dtype)
-    own = selector_from(a.selector).own_pass * (1 - int(a.actor.ppo_mini_batch_size) / prompts)
-    passes = 1 + own + bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-    update = 3 + bool(a.model.enable_gradient_checkpointing)
-    return {"sampling": forward, "log-probabilities": passes * forward, "update": update * forward}
+    counted = step(config, shape, 0)
+    tokens = counted.sequences * CPU_LENGTH * int(config.data.max_response_length)
+    return tokens * (1 + counted.passes / 2) / forward_tokens(shape, config.actor_rollout_ref.rollout.dtype)
 
 
 def validations(config: Any) -> int:

@@ -26,7 +26,7 @@ from stapo_training.folder.training_folder import TrainingFolder
 from stapo_training.selection import own
 from stapo_training.start import estimate
 from stapo_training.start.configuration import compose, in_full, last_choices
-from stapo_training.start.machine import Preflight, examine
+from stapo_training.start.preflight import Preflight, examine
 from stapo_training.start.settings import check_settings
 
 _SLOW_TO_HASH = 4 * 2**30  # bytes; a shared disk gives some 300 MB a second
@@ -187,9 +187,8 @@ def _time(config: Any, found: Preflight) -> str | None:
     if config.trainer.device == "cpu" and is_miniature_size(config.run.size):
         return f"stapo-repro run {config.run.method}/{config.run.size} --dry-run has the recorded times of CPUs"
     if config.trainer.device == "cpu" and found.shape:
-        parts = estimate.cpu_seconds(config, found.shape)
-        each, said = sum(parts.values()), ", ".join(f"{name} {s:.0f} s" for name, s in parts.items())
-        whole = f"about {duration(each)} a step ({said}), {duration(each * config.run.steps)} in all"
+        each = estimate.cpu_seconds(config, found.shape)
+        whole = f"about {duration(each)} a step, {duration(each * config.run.steps)} in all"
         return f"{whole}, by a linear layer as fast as just now; what else runs and the lengths decide"
     if found.shape is None or found.card is None:
         return None

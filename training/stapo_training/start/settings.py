@@ -22,6 +22,7 @@ _FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"
 _WHOLE = "selectors, token log and attention need whole sequences and their logits"
 _OTHER = "the rollout would sample from another distribution than the trainer's probabilities are of"
 _LORA = "a LoRA trains few of the weights, and its checkpoint is no model; the paper trains all"
+_TOOLS = "the suite's agent loop calls no tool, so that no prompt names one; veRL would count prompts with them"
 _SOCKET = "the suite gives each run a socket of its own for veRL's naive transfer of weights alone"
 _FIXED: dict[str, tuple[Any, str]] = {
     **{
@@ -39,6 +40,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
         None,
         "rejected responses would still decide the advantages of their group; method=tis or icepop weighs tokens",
     ),
+    "data.tool_config_path": (None, _TOOLS),
+    "data.function_tool_path": (None, _TOOLS),
     "data.filter_overlong_prompts": (
         True,
         "prompts over data.max_prompt_length would be cut from the left, since veRL's trainer reads no data.truncation",

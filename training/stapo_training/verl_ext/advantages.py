@@ -1,6 +1,7 @@
-"""Advantage Reweighting, STARE, Lopti and Lp-Reg: what they make of a batch before it is trained, and Lp-Reg's loss.
+"""Methods that veRL does not have as their papers define them; importing this registers their losses and advantages.
 
-`before_step` and `updates` are all that the worker knows of them. Shapes: N response tokens, one after the other.
+Of Advantage Reweighting, STARE, Lopti and Lp-Reg, `before_step` and `updates` are all that the worker knows: what they
+make of a batch before it is trained. Shapes: N response tokens, one after the other.
 """
 
 from __future__ import annotations
@@ -10,11 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from verl.trainer.ppo.core_algos import agg_loss, kl_penalty, register_policy_loss
+from verl.trainer.ppo.core_algos import (
+    agg_loss,
+    get_policy_loss_fn,
+    kl_penalty,
+    register_adv_est,
+    register_policy_loss,
+)
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import masked_mean
 
 from stapo_training.methods import AdvantageConfig, ProxyConfig
+from stapo_training.selection.objectives import weighted_reinforce_advantage
 from stapo_training.selection.selectors import Pool, alone
 from stapo_training.verl_ext.mini_batch import Batch, set_values
 
@@ -153,3 +161,35 @@ def lp_reg(
     )
     loss = agg_loss(losses, response_mask, loss_agg_mode, **config.global_batch_info)
     return loss, {"actor/lp_reg_share": masked_mean(drawn.float(), response_mask).item()}
+
+
+@register_policy_loss("gmpo")
+def gmpo(
+    old_log_prob: torch.Tensor,
+    log_prob: torch.Tensor,
+    advantages: torch.Tensor,
+    response_mask: torch.Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    rollout_is_weights: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """GMPO (Zhao et al. 2025, 2507.20673): veRL's `geo_mean`, as a mean over the mini-batch's sequences.
+
+    veRL's takes the mean over a micro-batch and the engine adds micro-batches up, so that its gradient grows with their
+    number.
+    """
+    verl: Any = get_policy_loss_fn("geo_mean")
+    loss, metrics = verl(
+        old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights=rollout_is_weights
+    )
+    whole = config.global_batch_info
+    return loss * len(log_prob) * whole["dp_size"] / whole["global_batch_size"], metrics
+
+
+@register_adv_est("w_reinforce")
+def w_reinforce(
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The advantages (B, T) of W-REINFORCE, and the same as returns."""
+    advantages = weighted_reinforce_advantage(token_level_rewards.sum(-1)).unsqueeze(-1) * response_mask
+    return advantages, advantages

@@ -11,7 +11,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.workers.engine.fsdp import transformer_impl
 
-from stapo_training.methods import SelectorConfig
+from stapo_training.methods import ProxyConfig, SelectorConfig
 from stapo_training.selection.logit_statistics import Form
 from stapo_training.selection.token_stats import response_positions
 from stapo_training.token_log.writer import TokenLogConfig
@@ -30,8 +30,8 @@ class SelectingEngine(_VeRLEngine):
     selector: SelectorConfig | None = None
     logits_form: Form = "eager"
     token_log: TokenLogConfig | None = None
-    min_p: float = 0.0
-    """Above 0 the old-log-prob pass leaves PROXY: `ProxyConfig`."""
+    proxy: ProxyConfig = ProxyConfig()
+    """With min_p above 0 the old-log-prob pass leaves PROXY."""
     clip: tuple[float, float, float] | None = None
     """The policy loss's (low, high, clip_ratio_c), for the token log; None where it clips otherwise or not at all."""
 
@@ -68,10 +68,10 @@ class SelectingEngine(_VeRLEngine):
         offsets = micro_batch["input_ids"].offsets()
         packed = partial(PackedLogits, output.logits, output_args, offsets)
         whole = partial(self._gather_and_unpad_packed, pad_size=output_args.get("pad_size", 0))
-        if ours and self.min_p:
+        if ours and self.proxy.min_p:
             response = micro_batch["response_mask"].offsets()
             here = packed(response_positions(offsets, response), micro_batch["responses"].values())
-            result[PROXY] = torch.nested.nested_tensor_from_jagged(here.proxy_logprob(self.min_p), response)
+            result[PROXY] = torch.nested.nested_tensor_from_jagged(here.proxy_logprob(self.proxy.min_p), response)
         if ours:
             result["entropy"] = torch.nested.nested_tensor_from_jagged(whole(reading.entropy_N), offsets)
         if log is not None:
@@ -86,7 +86,7 @@ class SelectingEngine(_VeRLEngine):
         s = self.selector
         if forward_only:
             return super().forward_backward_batch(data, loss_function, forward_only)
-        if self.min_p:
+        if self.proxy.min_p:
             loss_function = partial(with_proxy, loss_function)
         # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it, with every method
         data["loss_mask"] = data["response_mask"]

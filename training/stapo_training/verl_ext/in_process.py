@@ -18,7 +18,6 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
 
-from stapo_training.methods import advantage_from, proxy_from, selector_from
 from stapo_training.selection import logit_statistics
 from stapo_training.verl_ext.worker import SelectingTrainingWorker
 
@@ -41,9 +40,7 @@ def build(config: Any) -> SelectingTrainingWorker:
     worker.engine.logits_form = logit_statistics.chosen_form(
         config.logits_form, model.hf_config.vocab_size, get_device_name()
     )
-    worker.engine.selector = selector_from(config.selector)
-    worker.advantage, worker.proxy = advantage_from(config), proxy_from(config)
-    worker.engine.min_p = worker.proxy.min_p
+    worker.follow(config)
     return worker
 
 

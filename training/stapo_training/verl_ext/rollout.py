@@ -27,7 +27,7 @@ from stapo_results.seeds import derive_seed
 from stapo_training.reward import SAMPLE_SEED
 from stapo_training.verl_ext.platform import fix_arithmetic
 from stapo_training.verl_ext.step_tokens import stop_tokens
-from stapo_training.verl_ext.transfer import TIED
+from stapo_training.verl_ext.waiting import TIED
 
 NAME = "stapo_cpu"
 _STORED = ("uid", "session_id", "data_source", "reward_model", "extra_info")

@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from stapo_results import safe_path
-from stapo_training.verl_ext import agent_loop, nodes, queue_start, trainer, vllm_plugin
+from stapo_training.verl_ext import agent_loop, queue_start, trainer, vllm_plugin, waiting
 from stapo_training.verl_ext.trainer import is_right
 
 assert agent_loop  # imported because it registers
@@ -74,7 +74,7 @@ def train(config: Any) -> None:
     ray.init(**given, runtime_env=environment)
     try:
         main_ppo.pprint = lambda _: None  # the whole configuration, 1,100 lines; run.json has it
-        with nodes.watched(config.run.command), queue_start.beside():
+        with waiting.watched(config.run.command), queue_start.beside():
             _TaskRunner().run(config)
     finally:
         ray.shutdown()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray.exceptions import RayActorError, RayError
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
@@ -17,22 +19,20 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
-from verl.utils.seqlen_balancing import log_seqlen_unbalance
+from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions, log_seqlen_unbalance
 
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_training.folder import alarms, interrupts, status, step_metrics
 from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
 from stapo_training.token_log.writer import discard_after
-from stapo_training.verl_ext import losses, queue_start, rollout
-from stapo_training.verl_ext.balance import balanced_order
+from stapo_training.verl_ext import advantages, queue_start, rollout
 from stapo_training.verl_ext.platform import settle
-from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
-from stapo_training.verl_ext.transfer import wait_for_ranks
+from stapo_training.verl_ext.waiting import OrderedReplayBuffer, wait_for_ranks
 from stapo_training.verl_ext.worker import OLD_IS_CURRENT, STEP, StapoWorker
 
-assert losses  # imported because it registers
+assert advantages  # imported because it registers
 
 MODE = "stapo"
 _POLL_SECONDS = 0.5  # a poll asks for every key of the step; a LocalRollout has stored all before the first
@@ -310,6 +310,26 @@ class StapoTrainer(PPOTrainerSync):
             step_seconds=self._step_seconds,
             alarms_on=self._watch.on,
         )
+
+
+def balanced_order(lengths: Sequence[int], ranks: int, mini_batch: int) -> list[list[int]]:
+    """The sequences of each rank, in the order in which it trains them.
+
+    veRL gives each rank a contiguous part of the batch and takes mini-batch k from the k-th part of every rank's. Its
+    own balancing spreads the whole batch, so that a prompt's responses land in different mini-batches. Here each
+    mini-batch is spread by itself (equal numbers, balanced work): what is in it stays in it, and its gradient does not
+    depend on which rank computes what.
+
+    Args:
+        lengths: tokens of every sequence, in the order of the batch; its mini-batches are `mini_batch` long.
+    """
+    mine: list[list[int]] = [[] for _ in range(ranks)]
+    for first in range(0, len(lengths), mini_batch):
+        work = calculate_workload(torch.tensor(lengths[first : first + mini_batch], dtype=torch.int64))
+        parts: Any = get_seqlen_balanced_partitions(work.tolist(), k_partitions=ranks, equal_size=True)
+        for rank, part in enumerate(parts):
+            mine[rank] += [first + i for i in part]
+    return mine
 
 
 def is_right(acc: Any) -> bool:

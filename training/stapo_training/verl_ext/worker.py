@@ -20,16 +20,14 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
-from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, proxy_from, selector_from
+from stapo_training.methods import AdvantageConfig, advantage_from, proxy_from, selector_from
 from stapo_training.token_log.writer import TokenLogConfig, write_step
-from stapo_training.verl_ext import advantages, losses
+from stapo_training.verl_ext import advantages
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.mini_batch import TrainedStep, gather
 from stapo_training.verl_ext.platform import fix_arithmetic, settle
-from stapo_training.verl_ext.transfer import TIED
 from stapo_training.verl_ext.vllm_plugin import own_socket
-
-assert losses  # imported because it registers
+from stapo_training.verl_ext.waiting import TIED
 
 
 @functools.cache  # the actor and the reference worker live in one process; veRL refuses a second registration
@@ -66,7 +64,12 @@ class SelectingTrainingWorker(TrainingWorker):
         super().__init__(config)
         self._log_header: token_log.LogHeader | None = None
         self._log_bytes: int | None = None
-        self.advantage, self.proxy = AdvantageConfig(), ProxyConfig()
+        self.advantage = AdvantageConfig()
+
+    def follow(self, config: Any) -> None:
+        """Train by the method of an `actor_rollout_ref` from now on."""
+        self.engine.selector, self.engine.proxy = selector_from(config.selector), proxy_from(config)
+        self.advantage = advantage_from(config)
 
     def train_mini_batch(self, data: Any) -> Any:
         """All optimizer steps of a rollout step; sets what its mini-batches share."""
@@ -129,7 +132,7 @@ class SelectingTrainingWorker(TrainingWorker):
 
     def train_batch(self, data: Any) -> Any:
         """The optimizer steps of one mini-batch: one, or Lopti's two."""
-        parts = advantages.updates(data, self.advantage, self.proxy, self._pool)
+        parts = advantages.updates(data, self.advantage, self.engine.proxy, self._pool)
         return advantages.joined([self._one_step(part) for part in parts])
 
     def _one_step(self, data: Any) -> Any:
@@ -178,11 +181,8 @@ class StapoWorker(ActorRolloutRefWorker):
                     expected="SelectingEngine",
                     next_step="set actor.strategy=fsdp2, and leave VERL_ENGINE_DEVICE and VERL_ENGINE_VENDOR unset",
                 )
-            actor = self.config.actor
-            self.actor.engine.selector = selector_from(self.config.selector)
-            self.actor.advantage, self.actor.proxy = advantage_from(self.config), proxy_from(self.config)
-            self.actor.engine.min_p = self.actor.proxy.min_p
-            self.actor.log_tokens(TokenLogConfig.model_validate(dict(self.config.token_log)), actor)
+            self.actor.follow(self.config)
+            self.actor.log_tokens(TokenLogConfig.model_validate(dict(self.config.token_log)), self.config.actor)
         if address := getattr(self.rollout, "zmq_handle", ""):  # of vLLM's servers alone
             setattr(self.rollout, "zmq_handle", own_socket(address))  # noqa: B010  of one kind of rollout
         if get_device_name() == "cpu":
