@@ -1,7 +1,7 @@
 """A finished run as files of other programs: inspect's, or plain responses for any grader.
 
 Scores are the run's own (rule and judge). Field and file names are those of inspect_ai 0.3.285 (`EvalLog`,
-`precomputed_scores`); tests/test_lighteval.py reads the files back with it.
+`precomputed_scores`); tests/test_interop_export.py reads the files back with it.
 """
 
 from __future__ import annotations
