@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 import tyro
 
 from stapo_repro.paper import checkout
-from stapo_results import generated
+from stapo_results import generated, runs, store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Run
 from stapo_results.terminal import run_main
 
 if TYPE_CHECKING:
@@ -38,6 +40,18 @@ def run(command: Command | dict[str, Command], name: str, extra: str, words: Seq
         return tyro.extras.subcommand_cli_from_dict(command, args=words, prog=f"python -m {name}", config=config)
 
     sys.exit(run_main(call, extra=extra))
+
+
+def check_replaced(out: Path, kind: str) -> None:
+    """Raises BadInput where --out cannot be written, or has a record of another kind, which would be lost."""
+    runs.check_folder(out, "--out")
+    if (record := out / runs.RECORD).exists() and (found := store.read_json(record, Run).kind) != kind:
+        raise BadInput(f"{out} holds another run", found=found, expected=kind, next_step="give another --out")
+
+
+def write_run(run: Run, out: Path, seconds: float) -> None:
+    """Write the record of a run that is done, in the place of an earlier one."""
+    store.write_json(out / runs.RECORD, run.model_copy(update={"status": "done", "wall_seconds": round(seconds, 3)}))
 
 
 def add_figures(files: dict[Path, bytes], block: str, drawn: Sequence[Sketch]) -> None:

@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         decoding = Decoding(body["temperature"], body["top_p"], asked or room, *cuts)
         request = Request("c", "p", 0, body.get("seed", 0), prompt, decoding)
         with _GENERATING:
-            engine.submit([request])
+            engine.submit(request)
             (f,) = engine.poll()
         choice: dict[str, Any] = {"message": {"role": "assistant", "content": f.text}, "finish_reason": f.finish_reason}
         if body.get("logprobs"):

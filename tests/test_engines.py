@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,7 +169,7 @@ def test_responses_at_a_time_keep_within_memory(folder: Path, monkeypatch: pytes
 
 def test_a_shortage_of_memory_in_a_step_names_fewer_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = HfEngine(find_model(str(folder)), threads=1, rows=24)
-    engine.submit([Request("t1.0", "p", 0, 0, tuple(engine.encode("1")), D)])
+    engine.submit(Request("t1.0", "p", 0, 0, tuple(engine.encode("1")), D))
     for said, cure in (("DefaultCPUAllocator: can't allocate memory", "--batch-rows 12"), ("broken", "folder")):
         monkeypatch.setattr(engine.sampler, "step", Mock(side_effect=RuntimeError(said)))
         with pytest.raises(RunFailed) as e:
@@ -183,7 +182,7 @@ def _samples(problems: int, samples: int, cells: tuple[str, ...] = ("t1.0", "t0.
 
 
 def _names(queue: Queue, n: int) -> list[str]:
-    return [f"{r.cell} {r.problem_id} {r.sample_index}" for _ in range(n) for r in queue.take()]
+    return [f"{r.cell} {r.problem_id} {r.sample_index}" for r in (queue.take() for _ in range(n))]
 
 
 def test_one_sample_of_each_problem_goes_first_then_the_longest_expected() -> None:
@@ -208,13 +207,13 @@ class Working(Engine):
         self.loaded(spec)
         self.draw, self.held = draw, []
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        self.held.append(requests)
+    def submit(self, request: Request) -> None:
+        self.held.append(request)
         assert len(self.held) <= self.spec.places
 
     def poll(self) -> list[Finished]:
-        requests = self.held.pop(self.draw.randrange(len(self.held)))
-        return [Finished(r, "", "stop", self.draw.randrange(500), 0.0) for r in requests]
+        request = self.held.pop(self.draw.randrange(len(self.held)))
+        return [Finished(request, "", "stop", 1, self.draw.randrange(500), 0.0)]
 
     def close(self) -> None:
         pass

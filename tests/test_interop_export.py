@@ -1,7 +1,4 @@
-"""`stapo-eval export`: our records in other programs' formats, checked with literal numbers.
-
-tests/test_lighteval.py reads the same files back with inspect itself, and grades them with lighteval.
-"""
+"""`stapo-eval export`: our records in other programs' formats, checked with literal numbers and by inspect itself."""
 
 from __future__ import annotations
 
@@ -46,6 +43,26 @@ def test_inspect_gets_a_log_and_a_score_by_sample_and_epoch(world: Path) -> None
     assert second["target"] == ["2", "-2"]
     assert [m["content"] for m in second["messages"]] == [second["input"], "So it is\n\\boxed{2,-2}."]
     assert second["output"]["choices"] == [{"message": second["messages"][1], "stop_reason": "stop"}]
+
+
+def test_inspect_adds_our_scores_to_our_log(world: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="inspect is in an environment of its own: tox -e lighteval")
+    from inspect_ai import score
+    from inspect_ai.log import list_eval_logs, read_eval_log
+    from inspect_ai.scorer import precomputed_scores
+
+    assert export(world, "inspect") == 0
+    found = {}
+    for info in list_eval_logs(str(world / "inspect")):
+        log = read_eval_log(info)
+        scores = str(Path(info.name.removeprefix("file://")).with_suffix(".jsonl"))
+        scored = score(log, precomputed_scores(scores, on_missing="error"), action="overwrite", display="none")
+        assert scored.results is not None
+        (result,) = scored.results.scores
+        found[log.eval.task] = {name: metric.value for name, metric in result.metrics.items()}
+        assert len(scored.samples or []) == 12 - (log.eval.task == "toy-t0.7")
+    assert found["toy-t1.0"] == pytest.approx({"accuracy": 0.5, "stderr": (1 / 12) ** 0.5})
+    assert found["toy-t0.7"] == pytest.approx({"accuracy": 0.75, "stderr": 0.25})
 
 
 def test_responses_for_any_grader(world: Path) -> None:

@@ -43,15 +43,15 @@ class Scripted:
         return [ord(c) for c in message]
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
+        assert not done
         for r in requests:
-            if r.key in done:
-                continue
             text = "".join(map(chr, r.prompt))
             self.asked.append(text)
             assert r.decoding.temperature == 0
             reply = next((v for k, v in self.says.items() if k in text), "B")
             failed = reply == "boom"
-            yield [Finished(r, reply, "error" if failed else self.ends, 1, 0.0, "lost" if failed else "")]
+            end = ("error", "lost") if failed else (self.ends, "")
+            yield [Finished(r, reply, end[0], len(r.prompt), 1, 0.0, end[1])]
 
 
 def _question(answer: str | None, response: str = "", problem: str = "q", benchmark: str = "b") -> Question:

@@ -77,13 +77,6 @@ def test_another_run_is_refused_by_the_key_that_differs(tmp_path: Path, changes:
     assert (tmp_path / runs.RECORD).read_bytes() == before
 
 
-def test_a_record_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
-    finish(tmp_path)
-    runs.check_replaced(tmp_path, "--out", "train")
-    with pytest.raises(BadInput, match="another run"):
-        runs.check_replaced(tmp_path, "--out", "theory")
-
-
 def test_what_an_older_record_hides_or_leaves_empty_refuses_nothing(tmp_path: Path) -> None:
     """Records said "(redacted)" of every text under a name with "key" or "token" in it."""
     store.write_json(tmp_path / runs.RECORD, record(config={"prompt_key": "(redacted)", "a": {"b": {}}}))

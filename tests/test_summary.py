@@ -15,7 +15,7 @@ from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.scores import averages, cell_record, flip_notes, looks_repeated, notes, summarise
 from stapo_eval.show import cost, print_summary
 from stapo_results import store
-from stapo_results.benchmarks import OWN, Benchmark, Rows, checked, describe, problems_of
+from stapo_results.benchmarks import FIELDS, Benchmark, Rows, checked, describe, problems_of
 from stapo_results.schema import Cell, CellRecord, Labels, Run, Sample, Verdict
 
 CELL = Cell(method="m", size="s", train_seed=0, step=1, benchmark="b", setting="t1.0")
@@ -41,9 +41,10 @@ def _verdict(s: Sample, extracted: str | None, correct: bool) -> Verdict:
 
 
 def _benchmark(problems: int, samples: int) -> Benchmark:
-    rows = Rows([{"id": f"q{i}", "problem": f"{i}?", "answer": "1"} for i in range(problems)], "b.jsonl")
-    spec = describe(problems_of("b", None, rows, OWN), title="b", samples=samples)
-    return checked("b", spec, rows, OWN)
+    found = [{"id": f"q{i}", "problem": f"{i}?", "answer": "1"} for i in range(problems)]
+    rows = Rows(found, "b.jsonl", FIELDS)
+    spec = describe(problems_of("b", None, rows), title="b", samples=samples)
+    return checked("b", spec, rows)
 
 
 def _made(rows: list[list[tuple[str | None, bool, int, str]]]) -> tuple[CellRecord, list[Sample], list[Verdict]]:

@@ -125,7 +125,7 @@ def test_an_engine_that_died_is_found_dead_by_whoever_asks(engine: Engine) -> No
         p.kill()
     time.sleep(3)  # vLLM's own thread notices
     with pytest.raises(RunFailed):
-        engine.submit(requests)
+        engine.submit(requests[0])
 
 
 def test_an_engine_that_does_not_start_is_refused_and_a_replica_says_why(tmp_path: Path) -> None:

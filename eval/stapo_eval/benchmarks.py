@@ -11,8 +11,6 @@ from stapo_eval.options import listed
 from stapo_eval.show import print_table
 from stapo_results.benchmarks import (
     FIELDS,
-    HUB,
-    OWN,
     REGISTRY_FILE,
     Benchmark,
     Rows,
@@ -113,9 +111,9 @@ def _write(
             elif not (source or spec.hub):
                 raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --source FILE")
             else:
-                found = find_rows(source or spec.hub, revision or spec.revision, split or spec.split)
-                mapping = OWN if is_file_name(found.source) else HUB | spec.columns
-                benchmark = checked(name, spec, found, {**mapping, **columns})
+                known = {} if is_file_name(source) else spec.columns
+                place = source or spec.hub, revision or spec.revision, split or spec.split
+                benchmark = checked(name, spec, find_rows(*place, {**known, **columns}))
                 write_atomic(path, to_jsonl(benchmark))
                 how = f"from {benchmark.source}"
         except BadInput as e:
@@ -168,12 +166,12 @@ def _variants(name: str, ids: tuple[str, ...]) -> str:
     return f"{name}: {len(ids)} problem texts differ from the registered copy: {shown(ids)}"
 
 
-def find_rows(source: str, revision: str, split: str) -> Rows:
-    """Rows of a .jsonl or .parquet file, else of a data set on the hub."""
+def find_rows(source: str, revision: str, split: str, columns: Mapping[str, str]) -> Rows:
+    """Rows of a .jsonl or .parquet file, else of a data set on the hub; `columns`: those that have not our names."""
     if is_file_name(source):
-        return from_file(source)
+        return from_file(source, columns)
     hint = "give the path of a .jsonl or .parquet file, or check the id, --split and --revision"
-    return from_hub(source, revision=revision, split=split, next_step=hint)
+    return from_hub(source, revision=revision, split=split, columns=columns, next_step=hint)
 
 
 def to_jsonl(benchmark: Benchmark) -> str:
@@ -222,11 +220,9 @@ def register(
     entries, path = own_entries(folder), folder / f"{name}.jsonl"
     if name in packaged():
         raise BadInput(f"{name} is a benchmark of the paper", next_step="choose another name")
-    found = find_rows(source, revision, split)
-    local = is_file_name(source)
-    mapping = {**(OWN if local else HUB), **columns}
+    found, local = find_rows(source, revision, split, columns), is_file_name(source)
     hub = {} if local else {"hub": source, "revision": revision, "split": split, "columns": dict(columns)}
-    spec = describe(problems_of(name, None, found, mapping), title=name, file=path.name, **known, **hub)
+    spec = describe(problems_of(name, None, found), title=name, file=path.name, **known, **hub)
     if name in entries and entries[name] != spec:
         raise BadInput(
             f"{folder / REGISTRY_FILE} has another benchmark {name}",
@@ -234,7 +230,7 @@ def register(
             expected=f"{entries[name].rows} rows, golds {entries[name].golds_sha256[:16]}, N {entries[name].samples}",
             next_step="choose another name, or delete the entry",
         )
-    text, there = to_jsonl(checked(name, spec, found, mapping)), path.exists()
+    text, there = to_jsonl(checked(name, spec, found)), path.exists()
     if local and there and path.samefile(source):
         if columns:
             raise BadInput(f"{path} is the source itself", next_step="rename its columns, or keep it in another folder")

@@ -29,11 +29,15 @@ class Decoding:
     min_p: float = 0.0
 
 
-def _decoding_of(name: str, max_tokens: int) -> Decoding | None:
-    """The decoding of a setting's name; None where it has another name, or is none.
+def _name(t: float, p: float, k: float, least: float) -> str:
+    """The setting of a decoding: one of SETTINGS, else the shortest form, as t0.6-p0.95-k20-m0.1."""
+    name = f"t{t:g}-p{p:g}" + (f"-k{k:.0f}" if k > 0 else "") + (f"-m{least:g}" if least > 0 else "")
+    papers = {f"t{t:g}-p{p:g}": setting for setting, (t, p) in SETTINGS.items()}
+    return papers.get(name, name)
 
-    t0 is greedy. What is neither that nor in SETTINGS has its shortest form as its name, as t0.6-p0.95-k20-m0.1.
-    """
+
+def _decoding_of(name: str, max_tokens: int) -> Decoding | None:
+    """The decoding of a setting's name, of which t0 is greedy; None where it has another name, or is none."""
     if name == "t0" or name in SETTINGS:
         return Decoding(*SETTINGS.get(name, (0.0, 1.0)), max_tokens)
     number = r"(\d+(?:\.\d+)?)"
@@ -41,9 +45,7 @@ def _decoding_of(name: str, max_tokens: int) -> Decoding | None:
     if not m:
         return None
     t, p, k, least = float(m[1]), float(m[2]), int(m[3] or -1), float(m[4] or 0)
-    shortest = f"t{t:g}-p{p:g}" + (f"-k{k}" if k > 0 else "") + (f"-m{least:g}" if least else "")
-    own = k < 0 and not least and (t, p) in SETTINGS.values()
-    return Decoding(t, p, max_tokens, k, least) if t > 0 < p <= 1 >= least and name == shortest and not own else None
+    return Decoding(t, p, max_tokens, k, least) if t > 0 < p <= 1 >= least and name == _name(t, p, k, least) else None
 
 
 def card_setting(folder: Path) -> str:
@@ -66,11 +68,7 @@ def card_setting(folder: Path) -> str:
         return "t0"
     if "temperature" not in known:
         raise BadInput("--settings card: the model recommends no temperature", found=path, next_step=cure)
-    name = f"t{known['temperature']:g}-p{known.get('top_p', 1):g}"
-    name += f"-k{k:.0f}" if (k := known.get("top_k", 0)) > 0 else ""
-    name += f"-m{least:g}" if (least := known.get("min_p", 0)) > 0 else ""
-    papers = {f"t{t:g}-p{p:g}": setting for setting, (t, p) in SETTINGS.items()}
-    return papers.get(name, name)
+    return _name(known["temperature"], known.get("top_p", 1), known.get("top_k", 0), known.get("min_p", 0))
 
 
 def parse_settings(text: str, max_tokens: int = MAX_TOKENS, card: str = "t0") -> dict[str, Decoding]:

@@ -1,7 +1,7 @@
 """A finished run as files of other programs: inspect's, or plain responses for any grader.
 
 Scores are the run's own (rule and judge). Field and file names are those of inspect_ai 0.3.285 (`EvalLog`,
-`precomputed_scores`); tests/test_lighteval.py reads the files back with it.
+`precomputed_scores`); tests/test_interop_export.py reads the files back with it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stapo_eval.compare import load_cells
 from stapo_eval.decoding import Chat, prompt
 from stapo_eval.options import benchmark_files, data_dir_of
 from stapo_results import store
@@ -20,9 +21,8 @@ from stapo_results.runs import check_folder
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 
 Row = dict[str, Any]
-# samples by problem and index: the fields of Sample and Verdict, `correct` None where the engine failed, `problem`
+# samples by problem and index, without those that the engine failed on: the fields of Sample and Verdict, `problem`
 Cells = list[tuple[CellRecord, Benchmark, list[Row]]]
-_CORRECT = {"1": True, "0": False, "-": None}
 
 
 def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = "") -> list[Path]:
@@ -37,21 +37,13 @@ def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = ""
             cannot be written.
     """
     check_folder(out, "--out")
-    paths, run = benchmark_files(files), store.read_json(folder / "run.json", Run)
-    if run.kind != "eval" or run.status != "done":
-        raise BadInput(
-            f"{folder} does not hold a finished evaluation",
-            found=f"a run of kind {run.kind}, status {run.status}",
-            expected="kind eval, status done",
-            next_step="finish it with its `stapo-eval run` command",
-        )
+    paths, records, run = benchmark_files(files), load_cells(folder), store.read_json(folder / "run.json", Run)
     samples: dict[Any, Row] = {}
     for name, kind in (("samples.jsonl", Sample), ("verdicts.jsonl", Verdict)):
         for x in store.read(folder / name, kind) if (folder / name).exists() else ():
             samples.setdefault((x.cell, x.problem_id, x.sample_index), {}).update(x.model_dump())
     where, cells = find_data_dir(data_dir_of(run.config, data_dir)), []
-    for path in sorted((folder / "cells").glob("*.json")):
-        record = store.read_json(path, CellRecord)
+    for record in records.values():
         name = record.cell.benchmark
         benchmark = load(paths.get(name, name), where, accept_variant=True)
         cells.append((record, benchmark, _rows(record, benchmark, samples)))
@@ -70,23 +62,16 @@ def _rows(record: CellRecord, benchmark: Benchmark, samples: dict[Any, Row]) -> 
             next_step="give that copy as --data-dir, or --benchmarks FILE for one that was given by its path",
         )
     rows = [
-        samples.get((record.cell.id, x.problem_id, i), {}) | {"correct": _CORRECT[c], "problem": problems[x.problem_id]}
+        samples.get((record.cell.id, x.problem_id, i), {}) | {"problem": problems[x.problem_id]}
         for x in record.problems
-        for i, c in enumerate(x.verdicts)
+        for i in range(record.n)
     ]
     if not all({"response", "rule"} <= row.keys() for row in rows):
         raise BadInput(
             f"the run folder lacks responses or verdicts of {record.cell.id}",
             next_step="export where the run was made, or run its `stapo-eval run` command again",
         )
-    return rows
-
-
-def _names(run: Run, cells: Cells) -> tuple[str, str]:
-    """(when the run began, its model), as parts of file names."""
-    cell = cells[0][0].cell
-    model = "-".join((cell.method, cell.size, f"s{cell.train_seed}", str(cell.step)))
-    return run.started.replace(":", "-"), model.replace("/", "__")
+    return [row for row in rows if row["finish_reason"] != "error"]
 
 
 def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
@@ -94,11 +79,12 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
 
     An epoch is a sample's index plus 1. Samples that the engine failed on are in neither file.
     """
-    stamp, name = _names(run, cells)
+    stamp, cell = run.started.replace(":", "-"), cells[0][0].cell
+    name = "-".join((cell.method, cell.size, f"s{cell.train_seed}", str(cell.step))).replace("/", "__")
     model = f"mockllm/{name}"  # an interface of inspect's that asks nobody: it opens the log's model even to add scores
     for record, _, rows in cells:
         samples, scores = [], []
-        for s in (s for s in rows if s["correct"] is not None):
+        for s in rows:
             problem: Problem = s["problem"]
             key = {"id": problem.id, "epoch": s["sample_index"] + 1}
             said = {name: s[name] for name in ("rule", "judge", "reason", "seed")}
@@ -133,7 +119,7 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
     """
     responses, verdicts = [], []
     for record, benchmark, rows in cells:
-        for s in (s for s in rows if s["correct"] is not None):
+        for s in rows:
             p: Problem = s["problem"]
             more = {"unit": p.unit or None, "tolerance": p.tolerance, "unordered": benchmark.spec.unordered or None}
             key = {"id": f"{record.cell.id}/{p.id}/{s['sample_index']}", "answer": p.answer}

@@ -112,9 +112,6 @@ class What:
 class RunOptions(EngineOptions, What, Judging, Where):
     """Options of `stapo-eval run`, all of them recorded; only `model` is required."""
 
-    def engine_options(self) -> EngineOptions:
-        return EngineOptions(**{f.name: getattr(self, f.name) for f in fields(EngineOptions)})
-
     @property
     def chat(self) -> Chat:
         return Chat(self.system, key_values("template", self.template, _TEMPLATE))
@@ -122,7 +119,7 @@ class RunOptions(EngineOptions, What, Judging, Where):
     def judge_options(self) -> tuple[str, EngineOptions]:
         """(engine of the judge, its options): those of the run, with the judge's own address."""
         kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
-        options = replace(self.engine_options(), served_model="", max_model_len=self.judge_max_model_len)
+        options: EngineOptions = replace(self, served_model="", max_model_len=self.judge_max_model_len)
         options = options if kind == "vllm" else replace(options, vllm=())
         if kind == "openai":
             return kind, replace(options, url=self.judge_url or options.url, replicas=0, tensor_parallel=1)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Chat, Decoding, card_setting, encode_chat, parse_settings
 from stapo_eval.engines import Key
-from stapo_eval.engines.options import check_options, copies_of
+from stapo_eval.engines.options import at_least, check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, JudgePrompt, find_prompt
@@ -98,8 +98,8 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     """
     checks = Checks()
     for name, least in _LEAST.items():
-        checks.attempt(name, _at_least, options, name, least)
-    checks.attempt("engine", check_options, options.engine, options.engine_options())
+        checks.attempt(name, at_least, options, name, least)
+    checks.attempt("engine", check_options, options.engine, options)
     checks.attempt("template", lambda: options.chat)
     checks.attempt("judge", check_judge, options.judge_scope, options.judge_mode)
     checks.attempt("step", _step, options.step or "base")
@@ -134,7 +134,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         "dtype": _dtype(options, model, out),
         "vllm": options.vllm_arguments,
         "template": dict(options.chat.template),
-        "replicas": copies_of(options.engine, options.engine_options()),
+        "replicas": copies_of(options.engine, options),
         **_trained(labels),
     }
     if known:
@@ -167,12 +167,6 @@ def _cells(
 
 def _trained(labels: Labels) -> dict[str, Any]:
     return labels.model_dump(include={"method", "size", "train_seed", "step"})
-
-
-def _at_least(options: RunOptions, name: str, least: int) -> None:
-    if (given := getattr(options, name)) < least:
-        flag = f"--{name.replace('_', '-')}"
-        raise BadInput(f"{flag} is too small", found=given, expected=f"{least} or more", next_step=f"leave out {flag}")
 
 
 def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:

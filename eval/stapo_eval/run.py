@@ -186,13 +186,10 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def _engine(plan: EvaluationPlan) -> Engine:
-    o, threads, options = plan.options, plan.run.config["threads"], plan.options.engine_options()
+    o, how = plan.options, {name: plan.run.config[name] for name in ("threads", "dtype")}
     if o.engine != "openai" and not o.max_model_len:
-        options = replace(options, max_model_len=longest(plan))
-    dtype = plan.run.config["dtype"]
-    return make_engine(
-        o.engine, plan.model, threads=threads, dtype=dtype, rows=o.batch_rows, options=options, chat=o.chat
-    )
+        o = replace(o, max_model_len=longest(plan))
+    return make_engine(o.engine, plan.model, rows=o.batch_rows, options=o, chat=o.chat, **how)
 
 
 def _generate(

@@ -130,7 +130,7 @@ def sample_of(f: Finished, engine: Engine) -> Sample:
         seed=r.seed,
         response=f.text,
         finish_reason=f.finish_reason,
-        prompt_tokens=f.prompt_length,
+        prompt_tokens=f.prompt_tokens,
         response_tokens=f.response_tokens,
         logprob_sum=f.logprob_sum,
         engine=engine.name,

@@ -14,12 +14,9 @@ from stapo_repro.figures import paper as figures
 from stapo_repro.figures.groups import Group, groups
 from stapo_repro.run import chain, request
 from stapo_repro.table import build, write
-from stapo_repro.text import code_shown, grid
 from stapo_repro.tokens import tables
 from stapo_results import generated
 from stapo_results.errors import BadInput
-from stapo_results.schema import Bench, Run
-from stapo_results.store import read_json
 
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
@@ -44,7 +41,6 @@ def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     texts = {name: written(table) for name, written in write.FILES.items()}
     texts["tokens.md"] = tables.tables(read.load_training_runs(*roots(records)))
     if not out:
-        texts["gpu.md"] = _on_gpus()
         generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
         files[paper.checkout() / "scripts" / "miniature.sh"] = _by_hand().encode()
     return files | {folder / name: text.encode() for name, text in texts.items()}
@@ -58,25 +54,6 @@ def _by_hand() -> str:
         "set -euo pipefail\n\n"
     )
     return head + chain.script(request.cpu_run(Path("runs/miniature"), request.QUICK_METHODS), "runs/by-hand")
-
-
-def _on_gpus() -> str:
-    """The page of what was timed on GPUs."""
-    lines = ["# Timed on GPUs", "", "[What these do not show](../../docs/reproduction.md#what-has-run)."]
-    for path in sorted((_RECORDS / "bench").glob("*/*/bench.json")):
-        bench, run = read_json(path, Bench), read_json(path.with_name("run.json"), Run)
-        card, driver = run.hardware["gpus"][0].split(",")[0], run.hardware["driver"]
-        packages = ", ".join(f"{name} {run.packages[name]}" for name in _TIMED_WITH)
-        code = code_shown(run.code_commit, bool(run.code_dirty))
-        lines += ["", f"## {card}: {bench.part}", ""]
-        lines += [f"Driver {driver}, {packages}; {run.started}, code {code}. {' '.join(run.notes)}", ""]
-        rows = []
-        for r in bench.rows:
-            beside = "; ".join(f"{name} {value:.5g}" for name, value in r.values.items())
-            rows.append([" ".join([r.name, *r.labels.values()]), f"{r.seconds:.4g}", f"{r.ratio:.3f}", beside])
-        lines += [*grid(["", "seconds", f"to {bench.baseline}", "beside it"], rows), ""]
-        lines += [f"[Record](../records/{path.relative_to(_RECORDS).as_posix()})"]
-    return "\n".join([*lines, ""])
 
 
 def _experiment(records: Sequence[Path]) -> dict[str, Group]:

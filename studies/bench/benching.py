@@ -5,10 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from stapo_results import provenance, runs, store
-from stapo_results.schema import Bench, BenchRow
+from pydantic import Field
+
+from stapo_results import provenance, store
+from stapo_results.schema import Part, Record
+from studies import command
+
+
+class BenchRow(Part):
+    """One timed way of doing something; ratios are to the baseline within the same repeat."""
+
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    seconds: Annotated[float, Field(gt=0)]
+    ratio: Annotated[float, Field(gt=0)]
+    ratio_low: float
+    ratio_high: float
+    values: dict[str, float] = Field(default_factory=dict)
+
+
+class Bench(Record):
+    """A side-by-side measurement: every row against `baseline`, in one run."""
+
+    run_id: str
+    part: str
+    baseline: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    rows: list[BenchRow]
 
 
 def timed_row(
@@ -52,13 +77,13 @@ def record(
     Raises:
         BadInput: before it measures, where `out` cannot be written or holds a record of another kind.
     """
-    runs.check_replaced(out, "--out", "bench")
+    command.check_replaced(out, "bench")
     began = time.perf_counter()
     run = provenance.new_run("bench", {"part": part, **config}, seeds={"run": config["seed"]}, deterministic=False)
     run = run.model_copy(update={"command": [_without_path(word) for word in run.command]})
     rows, labels = measure()
-    done = provenance.close_run(run, out / "run.json", time.perf_counter() - began)
-    bench = Bench(run_id=done.run_id, part=part, baseline=baseline, labels=labels, rows=rows)
+    command.write_run(run, out, time.perf_counter() - began)
+    bench = Bench(run_id=run.run_id, part=part, baseline=baseline, labels=labels, rows=rows)
     store.write_json(out / "bench.json", bench)
     return bench
 

@@ -36,8 +36,9 @@ from stapo_eval.samples import requests_of
 from stapo_results import store
 from stapo_results.answers import last_boxed
 from stapo_results.benchmarks import load, registry_entry, write_registry
-from stapo_results.schema import Bench, BenchRow, Run, Sample
+from stapo_results.schema import Run, Sample
 from studies.bench import benching
+from studies.bench.benching import Bench, BenchRow
 
 BASELINE = "math-verify, boxed answer, serial"
 OURS = "stapo-eval grade"

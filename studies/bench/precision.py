@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stapo_eval.decoding import encode_chat
 from stapo_results.benchmarks import read_jsonl
 from stapo_results.generation import Drawing, generate
-from stapo_results.schema import Bench, BenchRow
 from stapo_results.seeds import derive_seed
 from stapo_results.stop_tokens import stop_token_ids
 from stapo_results.store import sha256_file
@@ -27,6 +26,7 @@ from stapo_training.data.rows import verl_rows
 from stapo_training.selection.selectors import silence_spurious
 from stapo_training.selection.token_stats import TokenStats
 from studies.bench import benching
+from studies.bench.benching import Bench, BenchRow
 from studies.bench.selecting import become_the_only_rank
 
 LEVELS = ("Level 1", "Level 2", "Level 3")

@@ -24,9 +24,9 @@ from stapo_eval.decoding import encode_chat, prompt
 from stapo_results import generation
 from stapo_results.benchmarks import load
 from stapo_results.errors import BadInput
-from stapo_results.schema import Bench, BenchRow
 from stapo_results.stop_tokens import stop_token_ids
 from studies.bench import benching
+from studies.bench.benching import Bench, BenchRow
 
 FILE = "results/stapo_results/generation.py"
 SETTINGS = {"t1.0": generation.Drawing(1.0, 1.0), "t0.7": generation.Drawing(0.7, 0.9)}

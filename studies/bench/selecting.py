@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stapo_results.schema import Bench, BenchRow
 from stapo_results.seeds import derive_seed
 from studies.bench import benching
+from studies.bench.benching import Bench, BenchRow
 
 
 @dataclass(frozen=True)

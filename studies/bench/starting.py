@@ -19,9 +19,10 @@ import psutil
 from stapo_repro.paper import checkout
 from stapo_results import store
 from stapo_results.errors import RunFailed
-from stapo_results.schema import Bench, BenchRow, Run
+from stapo_results.schema import Run
 from stapo_training.miniature.build import build_base
 from studies.bench import benching
+from studies.bench.benching import Bench, BenchRow
 
 WINGS = ("results", "training", "eval", "repro")
 PARTS = ("checks", "workers", "first step", "other steps", "end")

@@ -10,9 +10,10 @@ import pytest
 
 from stapo_eval.grading.pool import grade
 from stapo_results import store
-from stapo_results.schema import Bench, Run
+from stapo_results.schema import Run
 from studies.bench import evaluating
 from studies.bench.__main__ import bench
+from studies.bench.benching import Bench
 
 
 def test_as_many_responses_as_one_evaluation_has_and_as_repetitive() -> None:

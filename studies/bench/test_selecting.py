@@ -9,14 +9,24 @@ from pathlib import Path
 import pytest
 
 from stapo_repro.paper import checkout
-from stapo_results import store
-from stapo_results.schema import Bench, Run
+from stapo_results import provenance, store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Run
 from studies.bench import benching
+from studies.bench.benching import Bench
 
 
 def test_a_ratio_is_that_of_the_fastest_and_its_spread_that_within_repeats() -> None:
     row = benching.timed_row("a", [3.0, 2.0], [2.0, 1.0])
     assert (row.seconds, row.ratio, row.ratio_low, row.ratio_high) == (2.0, 2.0, 1.5, 2.0)
+
+
+def test_a_record_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
+    run = provenance.new_run("bench", {}, seeds={}, deterministic=False)
+    benching.command.write_run(run, tmp_path, 1.0)
+    benching.command.check_replaced(tmp_path, "bench")
+    with pytest.raises(BadInput, match="another run"):
+        benching.command.check_replaced(tmp_path, "theory")
 
 
 @pytest.mark.slow

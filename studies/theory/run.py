@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from stapo_results import provenance, runs, store
+from stapo_results import provenance, store
 from stapo_results.schema import Record
+from studies import command
 from studies.theory import tightness
 from studies.theory.checks import VOCABULARIES, TheoryRow, check
 from studies.theory.tightness import TheoryQuadrant
@@ -79,7 +80,7 @@ def run(
     """
     torch.set_num_threads(1)
     if out:
-        runs.check_replaced(out, "--out", "theory")
+        command.check_replaced(out, "theory")
     began = time.perf_counter()
     found = tightness.measure(source) if source else {}
     plan: dict[str, Any] = {"seed": seed, "draws": draws, "vocabularies": list(vocabularies)}
@@ -89,6 +90,6 @@ def run(
     print(report(result))
     if out:
         store.write_json(out / "theory.json", result)
-        provenance.close_run(record, out / "run.json", time.perf_counter() - began)
+        command.write_run(record, out, time.perf_counter() - began)
         print(f"\nwritten {out}/theory.json, run.json")
     return result

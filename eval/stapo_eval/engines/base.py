@@ -41,28 +41,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request's end.
-
-    Attributes:
-        prompt_tokens: as the model's server counts them; None where they are the request's own.
-    """
+    """A request's end; `prompt_tokens` as the model counts them, which for an endpoint is its server."""
 
     request: Request
     text: str
     finish_reason: FinishReason
+    prompt_tokens: int
     response_tokens: int
     logprob_sum: float | None
     error: str = ""
-    prompt_tokens: int | None = None
-
-    @property
-    def prompt_length(self) -> int:
-        return len(self.request.prompt) if self.prompt_tokens is None else self.prompt_tokens
 
 
 def failed(request: Request, error: str) -> Finished:
     """The end of a request that got no response."""
-    return Finished(request, "", "error", 0, None, error)
+    return Finished(request, "", "error", len(request.prompt), 0, None, error)
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ class Queue:
     """
 
     def __init__(self, requests: Sequence[Request], done: Mapping[Key, int]):
-        self.next: deque[list[Request]] = deque()
+        self.next: deque[Request] = deque()
         self.rest: list[Request] = []
         self.lengths: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # of finished responses, by prompt
         seen: set[tuple[str, str]] = set()
@@ -105,20 +97,20 @@ class Queue:
             elif (r.cell, r.problem_id) in seen:
                 self.rest.append(r)
             else:
-                self.next.append([r])
+                self.next.append(r)
             seen.add((r.cell, r.problem_id))
 
     def __len__(self) -> int:
         return len(self.next) + len(self.rest)
 
-    def take(self) -> list[Request]:
-        """The next request, alone."""
+    def take(self) -> Request:
+        """The next request."""
         if not self.next:
             every = [n for lengths in self.lengths.values() for n in lengths]
             other = sum(every) / max(1, len(every))
             mean = {prompt: sum(lengths) / len(lengths) for prompt, lengths in self.lengths.items()}
             self.rest.sort(key=lambda r: -mean.get(r.prompt, other))  # stable
-            self.next.extend([r] for r in self.rest[:_SORT_EVERY])
+            self.next.extend(self.rest[:_SORT_EVERY])
             del self.rest[:_SORT_EVERY]
         return self.next.popleft()
 
@@ -156,8 +148,8 @@ class Engine(ABC):
         return encode_chat(self.tokenizer, message, self.chat)
 
     @abstractmethod
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Accept requests."""
+    def submit(self, request: Request) -> None:
+        """Accept a request."""
 
     @abstractmethod
     def poll(self) -> list[Finished]:

@@ -15,7 +15,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,7 +186,7 @@ class EndpointEngine(Engine):
             except openai.BadRequestError:
                 if self.context == _UNLIMITED:
                     raise
-                left = self.context - (await self._chat(a, request, 1)).prompt_length
+                left = self.context - (await self._chat(a, request, 1)).prompt_tokens
                 if not 0 < left < most:
                     raise
                 self.room[request.prompt] = left
@@ -272,11 +271,10 @@ class EndpointEngine(Engine):
     def encode(self, message: str) -> list[int]:
         return list(message.encode("utf-8", "replace"))
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        for r in requests:
-            task = self.runner.get_loop().create_task(self._end(r))
-            task.add_done_callback(lambda t: t.cancelled() or t.exception())  # several may fail; one is raised
-            self.running.add(task)
+    def submit(self, request: Request) -> None:
+        task = self.runner.get_loop().create_task(self._end(request))
+        task.add_done_callback(lambda t: t.cancelled() or t.exception())  # several may fail; one is raised
+        self.running.add(task)
 
     def poll(self) -> list[Finished]:
         ended, self.running = self.runner.run(asyncio.wait(self.running, return_when=asyncio.FIRST_COMPLETED))
@@ -302,8 +300,8 @@ def _parsed(request: Request, answer: Any) -> Finished:
         raise ValueError("fewer than no tokens")
     if choice.finish_reason not in ("stop", "length"):
         error = f"the endpoint ended the response with {str(choice.finish_reason)[:40]!r}"
-        return Finished(request, "", "error", 0, None, error, prompt_tokens)
+        return Finished(request, "", "error", prompt_tokens, 0, None, error)
     logprobs = choice.logprobs and [float(x.logprob) for x in choice.logprobs.content or ()]
     total = math.fsum(logprobs) if logprobs else math.nan  # in nats
     logprob_sum = round(total, 6) if math.isfinite(total) else None
-    return Finished(request, text, choice.finish_reason, tokens, logprob_sum, "", prompt_tokens)
+    return Finished(request, text, choice.finish_reason, prompt_tokens, tokens, logprob_sum)

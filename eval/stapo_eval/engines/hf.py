@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed, load_tokenizer
@@ -58,14 +57,12 @@ class HfEngine(Engine):
         self.sampler = Sampler(self.model, places, self.stop)
         self.loaded(EngineSpec("hf", self.sampler.exact, context, places))
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Accept requests."""
+    def submit(self, request: Request) -> None:
         from stapo_results.generation import Drawing
 
-        for r in requests:
-            d = r.decoding
-            most = min(d.max_tokens, self.context - len(r.prompt))
-            self.sampler.add(r, r.prompt, r.seed, Drawing(d.temperature, d.top_p, d.top_k, d.min_p), most)
+        prompt, d = request.prompt, request.decoding
+        how, most = Drawing(d.temperature, d.top_p, d.top_k, d.min_p), min(d.max_tokens, self.context - len(prompt))
+        self.sampler.add(request, prompt, request.seed, how, most)
 
     def poll(self) -> list[Finished]:
         """Work until a response or more have ended.
@@ -96,8 +93,8 @@ class HfEngine(Engine):
         if isinstance(response, Exception):
             return failed(request, message_of(response))
         text = self.tokenizer.decode(response.token_ids, skip_special_tokens=True)
-        logprob = round(sum(response.logprobs), 6)
-        return Finished(request, text, response.finish_reason, len(response.token_ids), logprob)
+        lengths, logprob = (len(request.prompt), len(response.token_ids)), round(sum(response.logprobs), 6)
+        return Finished(request, text, response.finish_reason, *lengths, logprob)
 
     def close(self) -> None:
         self.sampler.close()

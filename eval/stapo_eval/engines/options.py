@@ -74,6 +74,13 @@ def key_values(flag: str, given: Sequence[str], fixed: Collection[str]) -> dict[
     return found
 
 
+def at_least(options: EngineOptions, name: str, least: int) -> None:
+    """Raises BadInput for an option below the least value that it has a meaning for."""
+    if (given := getattr(options, name)) < least:
+        flag = f"--{name.replace('_', '-')}"
+        raise BadInput(f"{flag} is too small", found=given, expected=f"{least} or more", next_step=f"leave out {flag}")
+
+
 def check_options(kind: str, options: EngineOptions) -> None:
     """Raises BadInput for options that contradict each other or the engine, and for an address with a secret in it."""
     remote, urls = kind == "openai", options.urls
@@ -89,8 +96,7 @@ def check_options(kind: str, options: EngineOptions) -> None:
         if wrong:
             raise BadInput(what, found=f"--engine {kind}", next_step=next_step)
     for name, least in _LEAST.items():
-        if (given := getattr(options, name)) < least:
-            raise BadInput(f"--{name.replace('_', '-')} is at least {least}", found=given)
+        at_least(options, name, least)
     _ = options.vllm_arguments
     for parts in map(urlsplit, urls):
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts[3] or parts[4]:

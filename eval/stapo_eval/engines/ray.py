@@ -1,7 +1,6 @@
 """Several engines on Ray: actors over the GPUs and nodes of a cluster behind one queue.
 
-Only requests and their ends travel, and only the driver writes records. With the engine hf a replica takes a fixed
-batch, so the samples are the same for any number of replicas.
+Only requests and their ends travel, and only the driver writes records.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +36,11 @@ class Replica:
             raise _explained(e) from e
         return self.engine.spec
 
-    def work(self, fresh: list[Sequence[Request]]) -> list[Finished]:
+    def work(self, fresh: list[Request]) -> list[Finished]:
         """Accept `fresh`, and work until something is finished."""
         try:
-            for requests in fresh:
-                self.engine.submit(requests)
+            for request in fresh:
+                self.engine.submit(request)
             return self.engine.poll()
         except Exception as e:
             raise _explained(e) from e
@@ -99,14 +98,14 @@ class RayEngine(Engine):
         if others:
             raise BadInput("the replicas differ", found="; ".join(map(str, (spec, *others))))
         self.loaded(replace(spec, places=copies * spec.places))
-        self.held: dict[int, dict[Key, Sequence[Request]]] = {i: {} for i in self.replicas}  # what each has to answer
-        self.fresh: defaultdict[int, list[Sequence[Request]]] = defaultdict(list)  # of that, what was not sent yet
+        self.held: dict[int, dict[Key, Request]] = {i: {} for i in self.replicas}  # what each has to answer
+        self.fresh: defaultdict[int, list[Request]] = defaultdict(list)  # of that, what was not sent yet
         self.calls: dict[Any, int] = {}  # Ray's reference to the work in progress -> its replica
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, request: Request) -> None:
         i = min(self.held, key=lambda i: len(self.held[i]))
-        self.held[i][requests[0].key] = requests
-        self.fresh[i].append(requests)
+        self.held[i][request.key] = request
+        self.fresh[i].append(request)
 
     def poll(self) -> list[Finished]:
         """What a replica has finished. What a lost one held is submitted again.
@@ -131,13 +130,13 @@ class RayEngine(Engine):
                     raise RunFailed("every replica was lost", found=message_of(e)) from None
                 lost, said = self.held.pop(i), _cause(e)
                 self.notes.append(f"replica {i} was lost; the others did its work")
-                print(f"{self.notes[-1]}: {sum(map(len, lost.values()))} requests\n{said}", file=sys.stderr, flush=True)
+                print(f"{self.notes[-1]}: {len(lost)} requests\n{said}", file=sys.stderr, flush=True)
                 self.spec = replace(self.spec, places=self.spec.places * len(self.held) // (len(self.held) + 1))
-                for requests in lost.values():
-                    self.submit(requests)
+                for request in lost.values():
+                    self.submit(request)
                 continue
             for f in finished:
-                self.held[i].pop(f.request.key, None)  # a batch is held by its first request
+                del self.held[i][f.request.key]
             return finished
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,35 +89,34 @@ class VllmEngine(Engine):
             args = (client.resources, client.outputs_queue, self.closed)
             threading.Thread(target=_watch, args=args, daemon=True, name="vllm-watch").start()
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, request: Request) -> None:
         from vllm import SamplingParams, TokensPrompt  # type: ignore[import-not-found]
         from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
 
-        for r in requests:
-            self.number += 1
-            params = SamplingParams(
-                temperature=r.decoding.temperature,
-                top_p=r.decoding.top_p,
-                top_k=max(0, r.decoding.top_k),
-                min_p=r.decoding.min_p,
-                max_tokens=min(r.decoding.max_tokens, self.context - len(r.prompt)),
-                seed=r.seed,
-                logprobs=0,
-                flat_logprobs=True,
-                stop_token_ids=self.stop,
-                # the text is decoded here, once; per token it would cost this process more than the model costs its own
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
-            try:
-                with self._alive():
-                    self.llm.llm_engine.add_request(
-                        str(self.number), TokensPrompt(prompt_token_ids=[*r.prompt]), params
-                    )
-            except ValueError as e:  # the engine's own validation: one bad request must not end the run
-                self.refusals.append(failed(r, f"{type(e).__name__}: {e}"))
-            else:
-                self.running[str(self.number)] = r
+        self.number += 1
+        decoding = request.decoding
+        params = SamplingParams(
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=max(0, decoding.top_k),
+            min_p=decoding.min_p,
+            max_tokens=min(decoding.max_tokens, self.context - len(request.prompt)),
+            seed=request.seed,
+            logprobs=0,
+            flat_logprobs=True,
+            stop_token_ids=self.stop,
+            # the text is decoded here, once; per token it would cost this process more than the model costs its own
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        prompt = TokensPrompt(prompt_token_ids=[*request.prompt])
+        try:
+            with self._alive():
+                self.llm.llm_engine.add_request(str(self.number), prompt, params)
+        except ValueError as e:  # the engine's own validation: one bad request must not end the run
+            self.refusals.append(failed(request, f"{type(e).__name__}: {e}"))
+        else:
+            self.running[str(self.number)] = request
 
     def poll(self) -> list[Finished]:
         """Step until something is finished.
@@ -151,7 +150,8 @@ class VllmEngine(Engine):
         text = self.tokenizer.decode(best.token_ids, skip_special_tokens=True)
         if best.finish_reason not in ("stop", "length"):
             return failed(request, f"vLLM ended it with the reason {best.finish_reason}")
-        return Finished(request, text, best.finish_reason, len(best.token_ids), best.cumulative_logprob)
+        lengths = len(request.prompt), len(best.token_ids)
+        return Finished(request, text, best.finish_reason, *lengths, best.cumulative_logprob)
 
     def close(self) -> None:
         self.closed.set()

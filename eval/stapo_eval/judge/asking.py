@@ -62,11 +62,10 @@ def ask(
 ) -> Iterator[list[Judgement]]:
     """Put what has no answer in `known` by greedy decoding; what came of it, piece by piece.
 
-    What was too long is put where it fits now. A part's questions are all handed to the engine, those that need no
-    reply marked as done: its batches, and with them its arithmetic, are then those of a run that was never interrupted.
+    What was too long is put where it fits now.
     """
     greedy, shortened = Decoding(0.0, 1.0, judge.prompt.reply_tokens), set[str]()
-    done = {key for key, j in known.items() if j.status == "answered"}
+    asked = [key for key in first if key not in known or known[key].status != "answered"]
     # bytes say too little of whether a whole response fits: the server knows
     measured = judge.mode != "justrl-exact" or engine.counts_tokens
     context = engine.context if measured else sys.maxsize
@@ -92,7 +91,7 @@ def ask(
             prompt_sha256=judge.prompt.sha256,
             shortened=key in shortened,
             engine=engine.name,
-            prompt_tokens=end.prompt_length if end else 0,
+            prompt_tokens=end.prompt_tokens if end else 0,
             status=status,
             reply=reply,
             letter=letter,
@@ -100,12 +99,9 @@ def ask(
             error=error,
         )
 
-    for i in range(0, len(first), _AT_ONCE):
-        part = list(first)[i : i + _AT_ONCE]
-        if done.issuperset(part):
-            continue
+    for i in range(0, len(asked), _AT_ONCE):
         requests, too_long = [], []
-        for key in part:
+        for key in asked[i : i + _AT_ONCE]:
             fitted = fitted_prompt(first[key][1], engine.encode, context, judge.prompt, judge.mode)
             if fitted is not None:
                 requests.append(Request("judge", key, 0, 0, fitted[0], greedy))
@@ -114,7 +110,7 @@ def ask(
                 too_long.append(judgement(key, None))
         if too_long:
             yield too_long
-        for piece in engine.stream(requests, {r.key: 0 for r in requests if r.problem_id in done}):
+        for piece in engine.stream(requests, {}):
             yield [judgement(f.request.problem_id, f) for f in piece]
 
 

@@ -199,7 +199,7 @@ def _write_benchmarks(folder: Path, parts: Mapping[str, Sequence[Addition]], sam
         rows = [{"id": f"{name}-{i:04d}", "problem": p.text, "answer": str(p.answer)} for i, p in enumerate(problems)]
         path, title = folder / f"{name}.jsonl", name.capitalize().replace("-hard", " hard")
         store.write_atomic(path, "".join(json.dumps(r) + "\n" for r in rows))
-        entries[name] = registry_entry(path, name, samples=samples, title=title, answer_type="integer", miniature=True)
+        entries[name] = registry_entry(path, name, samples=samples, title=title, miniature=True)
     write_registry(folder / "registry.yaml", entries)
 
 

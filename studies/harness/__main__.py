@@ -1,7 +1,7 @@
 """The registered benchmarks as lighteval tasks, and its metric on any responses. Needs lighteval 0.13.0.
 
-    STAPO_DATA_DIR=BENCHMARKS python -P -m stapo_eval.lighteval accelerate MODEL_ARGS "stapo_aime24|0"
-    python -P -m stapo_eval.lighteval grade --input IN.jsonl --output OUT.jsonl
+    STAPO_DATA_DIR=BENCHMARKS python -m studies.harness accelerate MODEL_ARGS "stapo_aime24|0"
+    python -m studies.harness grade --input IN.jsonl --output OUT.jsonl
 
 The first is lighteval's command line with these tasks alone: it imports every task that it ships, and one of them
 downloads a pickle when it is imported. Its transformers path cuts prompts to its own `max_new_tokens`, and leaves the

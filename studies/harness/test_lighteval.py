@@ -1,4 +1,4 @@
-"""inspect reads our export, lighteval runs our tasks, with their own code (`tox -e lighteval`)."""
+"""lighteval runs our tasks and grades our responses, with its own code (`tox -e lighteval`)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,12 @@ pytest.importorskip("lighteval", reason="lighteval is in an environment of its o
 from stapo_eval.cli import main
 
 AVG = "avg@n:n=4"
+CLONE = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished_run.build(tmp_path_factory.mktemp("world"))
-
-
-def export(world: Path, to: str) -> Path:
-    command = ["export", "--run", str(world / "run"), "--to", to, "--out", str(world / to)]
-    assert main([*command, "--data-dir", str(world / "data")]) == 0
-    return world / to
 
 
 def read_details(root: Path, model: str, task: str = "stapo_toy") -> list[dict[str, Any]]:
@@ -44,28 +39,11 @@ def read_details(root: Path, model: str, task: str = "stapo_toy") -> list[dict[s
     return list(tracker.load_details_datasets("last", [task])[f"{task}|0"])
 
 
-def test_inspect_adds_our_scores_to_our_log(world: Path) -> None:
-    from inspect_ai import score
-    from inspect_ai.log import list_eval_logs, read_eval_log
-    from inspect_ai.scorer import precomputed_scores
-
-    found = {}
-    for info in list_eval_logs(str(export(world, "inspect"))):
-        log = read_eval_log(info)
-        scores = str(Path(info.name.removeprefix("file://")).with_suffix(".jsonl"))
-        scored = score(log, precomputed_scores(scores, on_missing="error"), action="overwrite", display="none")
-        assert scored.results is not None
-        (result,) = scored.results.scores
-        found[log.eval.task] = {name: metric.value for name, metric in result.metrics.items()}
-        assert len(scored.samples or []) == 12 - (log.eval.task == "toy-t0.7")
-    assert found["toy-t1.0"] == pytest.approx({"accuracy": 0.5, "stderr": (1 / 12) ** 0.5})
-    assert found["toy-t0.7"] == pytest.approx({"accuracy": 0.75, "stderr": 0.25})
-
-
 def test_lightevals_metric_on_a_file_of_responses(world: Path, tmp_path: Path) -> None:
-    source, target = export(world, "responses") / "responses.jsonl", tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "stapo_eval.lighteval", "grade", f"--input={source}", f"--output={target}"]
-    subprocess.run(command, check=True)
+    source, target = tmp_path / "responses.jsonl", tmp_path / "out.jsonl"
+    assert main(["export", "--run", str(world / "run"), "--to", "responses", "--out", str(tmp_path)]) == 0
+    command = [sys.executable, "-m", "studies.harness", "grade", f"--input={source}", f"--output={target}"]
+    subprocess.run(command, cwd=CLONE, check=True)
     lines = [json.loads(x) for x in target.read_text().splitlines()]
     assert {x["grader"] for x in lines} == {f"lighteval {version('lighteval')}"}
     assert sum(x["rule"] for x in lines if "/t1.0/" in x["id"]) == 6
@@ -85,9 +63,9 @@ def test_lighteval_runs_our_tasks_alone_offline_on_a_tiny_model(world: Path, tmp
         "{temperature:1.0,top_p:1.0,top_k:0}"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "stapo_eval.lighteval", "accelerate", arguments, "stapo_toy|0",
+        [sys.executable, "-m", "studies.harness", "accelerate", arguments, "stapo_toy|0",
          "--output-dir", str(out), "--save-details"],
-        env=env, capture_output=True, text=True, timeout=600, check=False,
+        cwd=CLONE, env=env, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads(next((out / "results").rglob("results_*.json")).read_text())

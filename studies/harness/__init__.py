@@ -1,0 +1,1 @@
+"""What does another harness, lighteval, say of the same problems and responses?"""
