@@ -6,42 +6,20 @@ import contextlib
 import importlib
 import io
 import re
+import runpy
 import shlex
-from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_pages import ROOT, tracked_pages
+from page_commands import ROOT, commands, pages_with_commands, without_settings
 
 from stapo_results.errors import BadInput
 from stapo_training.start.configuration import compose
 
 PROGRAMS = {"stapo-train": "stapo_training.cli", "stapo-eval": "stapo_eval.cli", "stapo-repro": "stapo_repro.cli"}
-NOT_NOW = {"CHANGELOG.md"}  # of earlier versions too
-
-
-def code_lines(text: str) -> str:
-    """The lines of shell blocks, fenced or indented; a continued line is one."""
-    found, fence = [], None
-    for line in text.splitlines():
-        if line.startswith("```"):
-            fence = line.removeprefix("```") if fence is None else None
-        elif fence in ("", "bash") or (fence is None and line.startswith("    ")):
-            found.append(line)
-    return "\n".join(found).replace("\\\n", " ")
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """The words of each command in the shell blocks of a page."""
-    for line in code_lines(text).splitlines():
-        for part in re.split(r"&&|\|(?!\|)|;", line):
-            with contextlib.suppress(ValueError):  # Python, JSON, prose
-                words = shlex.split(part, comments=True)
-                while words and (re.fullmatch(r"[A-Z_]+=\S*", words[0]) or words[0] in ("sbatch", "time")):
-                    words = words[1:]
-                yield words
 
 
 @cache
@@ -77,7 +55,7 @@ def wrong_words(program: str, command: str, rest: list[str]) -> list[str]:
 
 def faults(page: Path) -> list[str]:
     tox, found = (ROOT / "tox.ini").read_text(), []
-    for words in commands(page.read_text(encoding="utf-8")):
+    for words in map(without_settings, commands(page.read_text(encoding="utf-8"))):
         if words[:2] == ["tox", "-e"] and f"[testenv:{words[2]}]" not in tox:
             found.append(f"no tox environment {words[2]}")
         if words[:2] == ["python", "-m"] and words[2].startswith("studies") and find_spec(words[2]) is None:
@@ -88,7 +66,7 @@ def faults(page: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", sorted({p.relative_to(ROOT).as_posix() for p in tracked_pages()} - NOT_NOW))
+@pytest.mark.parametrize("page", pages_with_commands())
 def test_the_commands_of_a_page_exist(page: str) -> None:
     assert faults(ROOT / page) == []
 
@@ -105,3 +83,17 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
         "no tox environment nothing", "no module studies.nope",
     ]  # fmt: skip
     assert "stepz" in last
+
+
+def script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / ".ci" / name))
+
+
+def test_every_command_of_every_page_has_a_class() -> None:
+    assert [(c.page, c.text) for c in script("pages")["classed"](pages_with_commands()) if not c.kind] == []
+
+
+def test_every_environment_of_tox_is_among_those_that_run_each_night() -> None:
+    listed = re.findall(r"^\[testenv:(.+)\]$", (ROOT / "tox.ini").read_text(), re.MULTILINE)
+    listed.remove("train-{1.7b,8b,14b}")
+    assert {*listed, "train-1.7b", "train-8b", "train-14b"} == {*script("environments")["SHORT"]}

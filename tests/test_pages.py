@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections import defaultdict
 from math import fsum
 from pathlib import Path
 
 import pytest
+from page_commands import ROOT, tracked_pages
 
-ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SOURCES = ("results/stapo_results", "training/stapo_training", "eval/stapo_eval", "repro/stapo_repro")
-
-
-def tracked_pages() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [ROOT / line for line in listed.stdout.splitlines()]
 
 
 def anchors(page: Path) -> set[str]:

@@ -264,7 +264,7 @@ def from_file(path: str | os.PathLike, columns: Mapping[str, str] | None = None)
     return Rows(rows, str(path), {**FIELDS, **(columns or {})})
 
 
-def from_hub(hub: str, *, revision: str, split: str, columns: Mapping[str, str], next_step: str) -> Rows:
+def from_hub(hub: str, *, revision: str, split: str, columns: Mapping[Any, str], next_step: str) -> Rows:
     """Rows of a data set on the hub, or in the hub's cache; `source` names the commit that was loaded.
 
     Its ids are taken only where `columns` names them: they differ from copy to copy.

@@ -131,8 +131,6 @@ def _timed(
     sizes: Sizes, folder: str, sequences: list[dict[str, Any]], checkpointing: bool, sampling_seconds: float
 ) -> list[BenchRow]:
     """values: step_ratio of the whole step to JustRL's; candidate_share of the tokens."""
-    import torch
-
     from stapo_training.methods import SelectorConfig
     from stapo_training.start.configuration import compose
     from stapo_training.verl_ext import in_process
@@ -150,13 +148,11 @@ def _timed(
     old_seconds = time.perf_counter() - began
     pairs = zip(sequences, old[0].unbind(), old[1].unbind(), strict=True)
     sequences = [s | {"old_log_probs": p, "entropy": h} for s, p, h in pairs]
-    weights = [p.detach().clone() for p in worker.engine.module.parameters()]
+    weights = {name: w.clone() for name, w in worker.engine.module.state_dict().items()}  # as the ranks hold them
 
     def update(selector: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         """Seconds and metrics of the updates with a selector, without a token log, from the step's weights."""
-        with torch.no_grad():
-            for p, w in zip(worker.engine.module.parameters(), weights, strict=True):
-                p.copy_(w)
+        worker.engine.module.load_state_dict(weights)
         worker.engine.optimizer.state.clear()
         worker.engine.selector = SelectorConfig(**selector)
         size = len(sequences) // sizes.mini_batches

@@ -133,10 +133,12 @@ def measure(asked: Measurement) -> list[TokenWorth]:
     """Measure what `asked.out` lacks; each token is on disk as soon as its continuations have ended.
 
     Raises:
-        BadInput: as `places`, or another measurement in `out`.
+        BadInput: as `places`, no such file of responses, or another measurement in `out`.
     """
     import torch
 
+    if not asked.data.is_file():
+        raise BadInput("--data is no file", found=asked.data, next_step="stapo-eval export --to responses writes it")
     model = encoding.find_model(asked.model)
     config = {k: str(v) if isinstance(v, Path) else v for k, v in vars(asked).items()}
     revisions = model.revisions | {"data": store.sha256_file(asked.data)}

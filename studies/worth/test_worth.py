@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stapo_results.errors import BadInput
 from stapo_results.store import read
 from studies.worth import page
 from studies.worth.bins import bins
-from studies.worth.measure import answered, drawn, kinds
+from studies.worth.measure import Measurement, answered, drawn, kinds, measure
 from studies.worth.record import KINDS, WORTH, TokenWorth
 
 
@@ -43,6 +44,12 @@ def test_where_the_answer_begins() -> None:
 
     assert answered(Letters(), [*map(ord, "ab\\boxed{1} \\boxed{2}")]) == len("ab\\boxe")
     assert answered(Letters(), [*map(ord, "abc")]) == 3
+
+
+def test_responses_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as e:
+        measure(Measurement(tmp_path, tmp_path / "responses.jsonl", tmp_path, tmp_path, tmp_path / "out"))
+    assert e.value.found == tmp_path / "responses.jsonl"
 
 
 def test_worth_by_hand() -> None:
