@@ -70,9 +70,9 @@ def number_shown(n: Number, digits: int, factor: float = 1, unit: str = "", sign
     """Such as "34.2 % (29.1 to 39.5)": each value times `factor`, the mean with its sign and its unit."""
     if not n.known:
         return "n/a"
-    low, high = (shown(factor * x, digits, 15) for x in (n.low, n.high))
+    low, high = (shown(factor * x, digits, 30) for x in (n.low, n.high))
     ends = f" ({low} to {high})" if n.has_interval else ""
-    return f"{(signed if sign else shown)(factor * n.mean, digits, 15)}{unit}{ends}"
+    return f"{(signed if sign else shown)(factor * n.mean, digits, 30)}{unit}{ends}"
 
 
 def p_shown(p: float | None) -> str:
