@@ -52,18 +52,17 @@ def code_shown(commit: str, dirty: bool) -> str:
     return commit[:12] + (" with uncommitted changes" if dirty else "")
 
 
-def shown(value: float | None, digits: int = 2) -> str:
-    """The printed number; "n/a" for None and NaN."""
-    written = None if value is None else rounded(value)
-    if written is None:
+def shown(value: float | None, digits: int = 2, places: int = 8) -> str:
+    """The printed number, of its value with so many decimal places; "n/a" for None and NaN."""
+    if value is None or math.isnan(value):
         return "n/a"
-    printed = Decimal(repr(written)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
+    printed = Decimal(repr(round(value, places))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
     return str(printed if printed else abs(printed))
 
 
-def signed(value: float | None, digits: int = 2) -> str:
+def signed(value: float | None, digits: int = 2, places: int = 8) -> str:
     """The printed number with its sign; zero has none."""
-    text = shown(value, digits)
+    text = shown(value, digits, places)
     return f"+{text}" if value is not None and value > 0 and Decimal(text) else text
 
 
@@ -71,8 +70,9 @@ def number_shown(n: Number, digits: int, factor: float = 1, unit: str = "", sign
     """Such as "34.2 % (29.1 to 39.5)": each value times `factor`, the mean with its sign and its unit."""
     if not n.known:
         return "n/a"
-    ends = f" ({shown(factor * n.low, digits)} to {shown(factor * n.high, digits)})" if n.has_interval else ""
-    return f"{(signed if sign else shown)(factor * n.mean, digits)}{unit}{ends}"
+    low, high = (shown(factor * x, digits, 30) for x in (n.low, n.high))
+    ends = f" ({low} to {high})" if n.has_interval else ""
+    return f"{(signed if sign else shown)(factor * n.mean, digits, 30)}{unit}{ends}"
 
 
 def p_shown(p: float | None) -> str:

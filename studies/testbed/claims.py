@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.statistics import ALPHA
-from stapo_repro.text import rounded
+from stapo_repro.text import as_written, rounded
 from stapo_results.statistics import holm
 from stapo_results.store import read_json
 from studies.power import detectable, runs_for_equivalence, runs_needed, tost_p
@@ -103,14 +103,14 @@ def verdict_of(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | No
     if claim.kind == "optimum":
         return _optimum(claim, e)
     q = _difference(claim, e, claim.first, claim.second)
-    n = q.number
+    n = as_written(q.number)
     if q.status != "run" or not n.has_interval:
         return q, "not run", None
     if claim.margin is not None:
-        beyond = p_value(replace(n, mean=abs(n.mean) - claim.margin))
+        beyond = p_value(replace(q.number, mean=abs(q.number.mean) - claim.margin))
         if (n.low > claim.margin or n.high < -claim.margin) and beyond < ALPHA:
             return q, "opposite", rounded(beyond)
-        p = max(tost_p(n, claim.margin), 2.0 ** -len(q.seeds) if no_spread(n) else 0.0)
+        p = max(tost_p(q.number, claim.margin), 2.0 ** -len(q.seeds) if no_spread(q.number) else 0.0)
         return q, "equivalent" if p < ALPHA else "not distinguishable", rounded(p)
     if n.low <= claim.reference <= n.high or q.p >= ALPHA:
         return q, "not distinguishable", q.p
@@ -124,7 +124,7 @@ def _difference(claim: Claim, e: Evidence, first: str, second: str) -> Quantity:
 
 def _side(q: Quantity, above: bool) -> float:
     """The two-sided p where the difference lies on this side of 0, else 1."""
-    return q.p if (q.number.mean > 0) == above else 1.0
+    return q.p if (as_written(q.number).mean > 0) == above else 1.0
 
 
 def _optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None]:

@@ -17,7 +17,6 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, final_step
-from stapo_repro.text import as_written
 from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
@@ -69,7 +68,7 @@ class Quantity:
 
     Attributes:
         status: "run" with every seed that any of its arms has, "incomplete" with fewer, "not run" without any.
-        number: in its printed unit, `as_written`; without an interval of a single seed.
+        number: in its printed unit; without an interval of a single seed.
         p: two-sided, of "it is the claim's reference", with the digits that are written.
         trained: the training seeds, in the order of `number.seeds`.
         missing: by arm, such as "JustRL seeds 1, 2".
@@ -259,7 +258,7 @@ def quantity(
     p = p_value(replace(c, mean=c.mean - reference / factor))
     least = 0.0 if single and not measure.startswith("reward") and not measure.endswith("growth") else -math.inf
     most = 1.0 if single and masked and measure != "tokens" else math.inf
-    number = as_written(replace(c, low=max(c.low, least), high=min(c.high, most)).times(factor))
+    number = replace(c, low=max(c.low, least), high=min(c.high, most)).times(factor)
     return Quantity("incomplete" if missing else "run", number, round(p, 8), seeds, missing)
 
 

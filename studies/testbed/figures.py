@@ -13,7 +13,7 @@ from stapo_repro import labels
 from stapo_repro.figures import style
 from stapo_repro.figures.curves import Panel, curve, line, panel
 from stapo_repro.figures.style import GREY, MethodStyle, Sketch
-from stapo_repro.text import signed
+from stapo_repro.text import as_written, signed
 from studies.testbed.claims import Claim, Judged, Verdict, judging
 from studies.testbed.evidence import MEASURES, run_values
 from studies.testbed.plan import COSTLY, COSTLY_ARMS, LONG_ARMS, WORLDS, method_and_rate, rate_text
@@ -196,7 +196,7 @@ def _short(c: Claim) -> str:
 
 
 def _draw(axes: Axes, j: Judged, y: float) -> None:
-    c, n = j.claim, j.quantity.number
+    c, n = j.claim, as_written(j.quantity.number)
     if c.margin is not None:
         axes.barh(y, 2 * c.margin, left=-c.margin, height=0.8, color="#DDDDDD", zorder=0)
     else:
