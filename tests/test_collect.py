@@ -93,6 +93,15 @@ def test_paths_are_taken_out_or_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_model_outside_the_run_keeps_its_own_name(tmp_path: Path) -> None:
+    run, models = tmp_path / "run", {"model": "/home/u/qwen-0.5b/model", "judge": "/home/u/mine"}
+    make_run(run / "a", kind="eval", command=["--model", models["model"], "--judge", models["judge"]], config=models)
+    collect(run, tmp_path / "out")
+    copy = store.read_json(tmp_path / "out" / "a" / "run.json", Run)
+    assert copy.config == {"model": "qwen-0.5b/model", "judge": "mine"}
+    assert copy.command == ["--model", "qwen-0.5b/model", "--judge", "mine"]
+
+
 def test_what_the_run_no_longer_has_is_refused(tmp_path: Path) -> None:
     """A cell that was collected before, of a benchmark that the run's evaluation was made again without."""
     run, out = tmp_path / "run", tmp_path / "out"

@@ -37,6 +37,8 @@ _ABSOLUTE = re.compile(r'(?<=["= ])/[^\s/"]+/[^\s"]*')
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _OWN_FILE = re.compile(r'(?<=")([\w.+]+=)/[^"]*/(?=[^/"]+\.(?:ya?ml|py:\w+)")')  # an overlay or a selector of the user
 _HUB_CACHE = re.compile(r'(["= ])/[^\s"]*?/(?=models--[^\s/"]+/snapshots/)')
+_OUTSIDE = {"data_dir": "BENCHMARKS", "judge_prompt": "PROMPT", "model": "", "judge": ""}
+"""What may lie outside a run, since the record has its hash; "": a model, under its own name."""
 _OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*")
 Files = dict[Path, str | bytes]
 Shorten = Callable[[Path, str], tuple[Files, dict[str, Any]]]
@@ -175,9 +177,10 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
                        expected="done", next_step="run the same command again, then collect what it wrote")  # fmt: skip
     changes = [(_folder(root), "RUN"), (_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
     changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
-    for key, name in (("data_dir", "BENCHMARKS"), ("judge_prompt", "PROMPT")):  # known by their hashes
-        given = Path(record.config.get(key) or "")
-        changes += [(_folder(given), name)] if given.is_absolute() else []
+    for key, name in _OUTSIDE.items():
+        given = record.config.get(key)
+        if isinstance(given, str) and Path(given).is_absolute():
+            changes.append((_folder(Path(given)), name or _model_name(Path(given))))
     text = record.model_dump_json()
     for pattern, name in changes:
         text = pattern.sub(name, text)
@@ -187,8 +190,13 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     if left := sorted(set(_ABSOLUTE.findall(texts))):
         raise RecordError(f"{path}: the record names paths outside the run", found=", ".join(left[:5]),
                           expected=f"paths below {root} only",
-                          next_step="keep base model, data and outputs of a run in one folder")  # fmt: skip
+                          next_step="keep the data and outputs of a run in one folder")  # fmt: skip
     return Run.model_validate(plain)
+
+
+def _model_name(folder: Path) -> str:
+    """A model's folder without those above it; `stapo-train fetch` writes NAME/model."""
+    return f"{folder.parent.name}/{folder.name}" if folder.name == "model" else folder.name
 
 
 def _folder(path: Path) -> re.Pattern[str]:

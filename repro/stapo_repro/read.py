@@ -19,7 +19,9 @@ METHODS = "methods"
 """Short runs of the methods beyond the paper's."""
 ENGINES = "engines"
 """Cells of `real` once more, by another engine."""
-APART = ("testbed", "labels", METHODS, ENGINES, "worth", "noise")
+JUDGE = "judge"
+"""Cells judged by another model than the paper's."""
+APART = ("testbed", "labels", METHODS, ENGINES, JUDGE, "worth", "noise")
 """Folders of results/records with experiments of their own: in no table or figure of the others, and no estimate."""
 
 

@@ -13,7 +13,7 @@ from stapo_repro.figures import curves, tokens
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.labels import RARE_TOKEN_MASKS, method_label, size_label
 from stapo_repro.paper import checkout
-from stapo_repro.read import ENGINES, TrainingRun, load_cells, load_training_runs
+from stapo_repro.read import ENGINES, JUDGE, TrainingRun, load_cells, load_training_runs
 from stapo_repro.text import escape, grid, model_text, number_shown, shown
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
@@ -23,7 +23,7 @@ from stapo_results import generated, store, token_log
 from stapo_results.schema import Run
 from stapo_results.statistics import Number
 from studies import command
-from studies.real import claims, engines
+from studies.real import claims, engines, judge
 
 WORDS = {"digits, $ and x": (r"\d+|\$+|x", "silenced"), "Let, This, So and Wait": ("Let|This|So|Wait", "kept")}
 """Words of the paper's clouds (Appendix "Word Cloud Visualization"): pattern of a whole token, and where they stand."""
@@ -205,17 +205,19 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
     """Add results/tables/real.md, the findings' block and the figures of the committed probes."""
     of = probes(records)
     head = (
-        "# A real model\n\nFirst its trainings and what was claimed of them, then two engines, then the untrained "
-        "model's own responses, of which `stapo-train probe` made the logs."
+        "# A real model\n\nFirst its trainings and what was claimed of them, then two engines and a judge, then the "
+        "untrained model's own responses, of which `stapo-train probe` made the logs."
     )
     asked = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]
-    roots, others = ([folder] if folder.is_dir() else [] for folder in (records, records.parent / ENGINES))
+    folders = (records, records.parent / ENGINES, records.parent / JUDGE)
+    roots, others, judged = ([folder] if folder.is_dir() else [] for folder in folders)
     cells, runs = load_cells(roots), load_training_runs(roots)
     lines = [
         *claims.section(runs, cells),
         "",
         *trained(runs, records),
         *engines.section(cells, load_cells(others)),
+        *judge.section(load_cells(judged)),
         *asked,
     ]
     files[command.TABLES / "real.md"] = "\n".join([head, "", *lines, ""]).encode()

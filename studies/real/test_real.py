@@ -12,12 +12,12 @@ import token_logs as logs
 
 from stapo_repro.read import TrainingRun, load_cells
 from stapo_repro.tokens.log import load
-from stapo_results.schema import StepMetrics
+from stapo_results.schema import ProblemResult, StepMetrics
 from stapo_results.statistics import Number
 from stapo_results.store import read
 from stapo_training.methods import methods
 from studies.command import RECORDS, TABLES
-from studies.real import claims, engines, page
+from studies.real import claims, engines, judge, page
 from studies.real.claims import TrainingClaim
 
 
@@ -88,6 +88,17 @@ def test_accuracies_are_paired_by_problem_with_the_base_or_the_other_method(tmp_
     paired = {"of": "paired", "measure": ("accuracy math500 t1.0",)}
     assert [n.mean for n in claims.values(claim(**paired), {}, cells).values()] == [80.0, 100.0]
     assert [n.mean for n in claims.values(claim(**paired, compared="-"), {}, cells).values()] == [-20.0]
+
+
+def test_replies_of_a_judge_are_counted(tmp_path: Path) -> None:
+    problems = [
+        ProblemResult(problem_id="a", verdicts="110", rule="010", judged="c.x"),
+        ProblemResult(problem_id="b", verdicts="000", rule="000", judged="xxi"),
+    ]
+    synthetic.cell(
+        tmp_path, "base", "math500", "t0.7", ["110", "000"], problems=problems, no_answer=2, scored_by="rule+judge"
+    )
+    assert judge.section(load_cells([tmp_path]))[-2] == "| MATH500, t0.7 | 2 | 5 | 1 | 1 | 3 | 2 | 1 | 2 |"
 
 
 def test_engines_agree_where_the_interval_holds_zero(tmp_path: Path) -> None:
