@@ -94,12 +94,12 @@ def test_paths_are_taken_out_or_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_model_outside_the_run_keeps_its_own_name(tmp_path: Path) -> None:
-    run, models = tmp_path / "run", {"model": "/home/u/qwen-0.5b/model", "judge": "/home/u/mine"}
+    run, models = tmp_path / "run", {"model": "/h/qwen2.5-coder-0.5b/model", "judge": "/home/alice/model"}
     make_run(run / "a", kind="eval", command=["--model", models["model"], "--judge", models["judge"]], config=models)
     collect(run, tmp_path / "out")
     copy = store.read_json(tmp_path / "out" / "a" / "run.json", Run)
-    assert copy.config == {"model": "qwen-0.5b/model", "judge": "mine"}
-    assert copy.command == ["--model", "qwen-0.5b/model", "--judge", "mine"]
+    assert copy.config == {"model": "qwen2.5-coder-0.5b/model", "judge": "model"}
+    assert copy.command == ["--model", "qwen2.5-coder-0.5b/model", "--judge", "model"]
 
 
 def test_what_the_run_no_longer_has_is_refused(tmp_path: Path) -> None:

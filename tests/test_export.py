@@ -104,6 +104,13 @@ def test_tensors_of_another_model_are_refused(run_folder: Path, tmp_path: Path) 
         assert list(tmp_path.glob("*model*")) == []
 
 
+def test_shards_of_two_runs_are_refused(tmp_path: Path) -> None:
+    for world, rank in ((2, 0), (2, 1), (1, 0)):
+        (tmp_path / f"model_world_size_{world}_rank_{rank}.pt").touch()
+    with pytest.raises(BadInput, match="not those of one run"):
+        find_shards(tmp_path)
+
+
 def test_shards_of_two_replicas_are_the_model_once(tiny_base: Path, tmp_path: Path) -> None:
     """`fsdp_config.fsdp_size=2` over four ranks: a mesh of ddp x fsdp, in which every part is there twice."""
     whole = load_file(tiny_base / "model" / "model.safetensors")

@@ -1,8 +1,14 @@
-"""No file of the packages imports itself through others. Who may import whom is `lint-imports`'s (pyproject.toml)."""
+"""No file imports itself through others, none of the clone takes a library's place.
+
+Who may import whom is `lint-imports`'s (pyproject.toml).
+"""
 
 from __future__ import annotations
 
 import ast
+import shutil
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -37,3 +43,11 @@ def needed(name: str, known: dict[str, Path]) -> set[str]:
 def test_no_file_imports_itself_through_others():
     known = modules()
     TopologicalSorter({name: needed(name, known) for name in known}).prepare()  # CycleError names the files
+
+
+def test_a_file_of_the_clone_takes_no_librarys_place(tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    shutil.copy(ROOT / "studies" / "__init__.py", tmp_path / "studies")
+    (tmp_path / "studies" / "__main__.py").write_text("import colorsys")
+    (tmp_path / "colorsys.py").write_text("raise SystemExit(3)")
+    assert subprocess.run([sys.executable, "-m", "studies"], cwd=tmp_path, check=False).returncode == 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stapo_repro.labels import REAL_SIZES
 from stapo_repro.read import check_roots
 from stapo_repro.run.stages import FILE, StageState, read_states
 from stapo_results import store, token_log
@@ -179,7 +180,7 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in _OUTSIDE.items():
         given = record.config.get(key)
-        if isinstance(given, str) and Path(given).is_absolute():
+        if isinstance(given, str) and len(Path(given).parts) > 2 and Path(given).is_absolute():
             changes.append((_folder(Path(given)), name or _model_name(Path(given))))
     text = record.model_dump_json()
     for pattern, name in changes:
@@ -196,7 +197,8 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
 
 def _model_name(folder: Path) -> str:
     """A model's folder without those above it; `stapo-train fetch` writes NAME/model."""
-    return f"{folder.parent.name}/{folder.name}" if folder.name == "model" else folder.name
+    fetched = folder.name == "model" and folder.parent.name in REAL_SIZES
+    return f"{folder.parent.name}/model" if fetched else folder.name
 
 
 def _folder(path: Path) -> re.Pattern[str]:

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tyro
+
 from stapo_results.store import write_json
+from stapo_results.terminal import run_main
 
 _VOCABULARY = 151_936
 
 
-def check_statistics(out: Path) -> int:
+def check_statistics(out: tyro.conf.Positional[Path]) -> int:
     """Compare the statistics of logits with float64 on this machine's first GPU, else its CPU; time them; write both.
 
     Vocabulary and form are those of the paper's models: 151,936, compiled where a compiler is. Spreads of 1, 4 and 8,
@@ -107,4 +110,5 @@ def _reads(device: str, dtype: Any, form: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(check_statistics(Path(sys.argv[1])))
+    prog = "python -m studies.gpu_check.scores"  # the check runs this file by its path, where no study can be imported
+    sys.exit(run_main(lambda: tyro.cli(check_statistics, prog=prog), extra="train"))

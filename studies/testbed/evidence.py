@@ -269,5 +269,5 @@ def p_value(c: Number) -> float:
 
 
 def no_spread(c: Number) -> bool:
-    """Whether the seeds differ by rounding at most."""
-    return c.se <= 1e-12 * max(1.0, abs(c.mean))
+    """Whether the seeds differ by rounding at most, in the printed unit too."""
+    return c.se <= 1e-10 * max(1.0, abs(c.mean))

@@ -47,8 +47,17 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """FSDP's files `model_world_size_W_rank_R.pt`, by rank; `_check_sizes` has refused a checkpoint that lacks one."""
-    return sorted(folder.glob("model_world_size_*_rank_*.pt"), key=lambda p: int(p.stem.rpartition("_")[2]))
+    """FSDP's files `model_world_size_W_rank_R.pt`, by rank; `_check_sizes` has refused a checkpoint that lacks one.
+
+    Raises:
+        BadInput: files of runs on different numbers of ranks.
+    """
+    files = sorted(folder.glob("model_world_size_*_rank_*.pt"), key=lambda p: int(p.stem.rpartition("_")[2]))
+    worlds = {p.stem.split("_")[3] for p in files}
+    if worlds != {str(len(files))}:
+        raise BadInput(f"{folder}: the shards are not those of one run", found=f"{len(files)} files", expected=
+                       f"all of {' or '.join(sorted(worlds))} ranks", next_step="use another checkpoint")  # fmt: skip
+    return files
 
 
 def read_shards(files: Sequence[Path]) -> list[dict[str, torch.Tensor]]:
