@@ -52,7 +52,7 @@ class TrainingClaim(BaseModel):
 
 
 class TrainingClaims(BaseModel):
-    """claims.json."""
+    """claims.json. seeds: of each the methods that are trained with it; a claim is judged of each seed alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,6 +60,7 @@ class TrainingClaims(BaseModel):
     source: str
     written: str
     runs: str
+    seeds: dict[int, tuple[str, ...]]
     rule: str
     claims: tuple[TrainingClaim, ...]
 
@@ -129,15 +130,21 @@ def _accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) 
 
 
 def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
-    """The claims as a table, each with what was found."""
-    claims, by_method = load(), {r.method: r for r in runs if (r.size, r.seed) == (SIZE, 0)}
-    rows = []
+    """The claims as a table, each with what was found of each seed."""
+    claims, rows = load(), []
     for c in claims.claims:
         about = f"{' / '.join(c.measure)}, {c.of}" + (f", first {c.compared} second" if c.compared else "")
         told = [c.claim, about, f"{c.low:g} to {c.high:g}"]
-        for name, value in values(c, by_method, cells).items():
-            rows.append([*told, name, number_shown(value, 4) if value.known else "not run", verdict(c, value)])
-            told = [""] * 3
-    head = ("Claim", "Measure", "Range", "Of", "Found", "It")
-    lines = ["## Claims on thirty steps of training, one seed", "", f"{claims.rule}", ""]
+        for seed, trained in claims.seeds.items():
+            by_method = {r.method: r for r in runs if (r.size, r.seed) == (SIZE, seed)}
+            of_seed = [x for x in cells if x.record.cell.method == labels.BASE or x.record.cell.train_seed == seed]
+            named = [m for m in c.methods if m in trained]
+            if c.compared and len(named) < 2:
+                continue
+            for name, value in values(c.model_copy(update={"methods": named}), by_method, of_seed).items():
+                found = number_shown(value, 4) if value.known else "not run"
+                rows.append([*told, name, f"{seed}", found, verdict(c, value)])
+                told = [""] * 3
+    head = ("Claim", "Measure", "Range", "Of", "Seed", "Found", "It")
+    lines = ["## Claims on thirty steps of training, each seed alone", "", f"{claims.rule}", ""]
     return [*lines, *grid(head, [[escape(x) for x in row] for row in rows], 2), ""]
