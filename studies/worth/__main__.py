@@ -13,7 +13,7 @@ from studies import command
 def measure(
     model: Path, data: Path, probe: Path, data_dir: Path, out: Path, each: int = 150, of: int = 8,
     max_tokens: int = 512, seed: int = 0, dtype: Literal["float32", "bfloat16"] = "float32",
-    engine: Literal["hf", "vllm"] = "hf", vllm: UseAppendAction[tuple[str, ...]] = (), anywhere: bool = False,
+    engine: Literal["hf", "vllm"] = "hf", vllm: UseAppendAction[tuple[str, ...]] = (), anywhere: bool = False, ordinary: int = 0,
 ) -> None:  # fmt: skip
     """Measure the worth of single tokens by continuations with and without them. To resume, repeat the command.
 
@@ -24,6 +24,7 @@ def measure(
         data_dir: Folder with the benchmarks of these responses.
         out: Folder of the measurement.
         each: Tokens of each of the four kinds.
+        ordinary: Tokens of each of the two kinds that are not rare, where fewer will do; if 0, as of the others.
         of: Continuations with a token, and as many without it.
         max_tokens: Tokens of a response, continuation included.
         seed: Decides which tokens, and every continuation.
@@ -36,7 +37,9 @@ def measure(
     from studies.worth.measure import measure as measured
     from studies.worth.page import section
 
-    asked = Measurement(model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, engine, vllm, anywhere)
+    asked = Measurement(
+        model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, engine, vllm, anywhere, ordinary
+    )
     print("\n".join(section(measured(asked))))
 
 

@@ -43,8 +43,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured: of the log of `probe` (mode full) over `data`, up to `each` tokens of a kind, each with `of`
-    continuations of as many tokens as leave the response at most `max_tokens`. anywhere: behind the answer too."""
+    """What is measured: of the log of `probe` (mode full) over `data`, up to `each` rare tokens of a kind and `ordinary`
+    of the two others (0: `each`), each with `of` continuations of as many tokens as leave the response at most
+    `max_tokens`. anywhere: behind the answer too."""
 
     model: Path
     data: Path
@@ -59,6 +60,12 @@ class Measurement:
     engine: Literal["hf", "vllm"] = "hf"
     vllm: tuple[str, ...] = ()
     anywhere: bool = False
+    ordinary: int = 0
+
+    @property
+    def most(self) -> dict[Kind, int]:
+        """How many tokens of each kind."""
+        return {kind: self.ordinary or self.each if kind.startswith("ordinary") else self.each for kind in KINDS}
 
 
 def answered(tokenizer: Any, response: Sequence[int]) -> int:
@@ -86,10 +93,12 @@ def kinds(rows: Mapping[str, np.ndarray]) -> dict[Kind, np.ndarray]:
     return {kind: np.flatnonzero(positive & mask) for kind, mask in zip(KINDS, masks, strict=True)}
 
 
-def drawn(rows: Mapping[str, np.ndarray], each: int, seed: int) -> list[tuple[int, Kind]]:
-    """Up to `each` row indices of a kind, each row of a kind with the same chance."""
+def drawn(rows: Mapping[str, np.ndarray], most: Mapping[Kind, int], seed: int) -> list[tuple[int, Kind]]:
+    """Up to so many row indices of a kind, each row of a kind with the same chance."""
     rng = np.random.default_rng(derive_seed(seed, "worth"))
-    return [(int(of[k]), kind) for kind, of in kinds(rows).items() for k in sorted(rng.permutation(len(of))[:each])]
+    return [
+        (int(of[k]), kind) for kind, of in kinds(rows).items() for k in sorted(rng.permutation(len(of))[: most[kind]])
+    ]
 
 
 def places(asked: Measurement, model: encoding.ModelFolder) -> list[Place]:
@@ -116,7 +125,7 @@ def places(asked: Measurement, model: encoding.ModelFolder) -> list[Place]:
     for benchmark in sorted({r.prompt_id.split("/")[0] for r in given}):
         golds |= {f"{benchmark}/{p.id}": str(p.answer) for p in load_benchmark(benchmark, asked.data_dir).problems}
     found = []
-    for index, kind in drawn(rows, asked.each, asked.seed):
+    for index, kind in drawn(rows, asked.most, asked.seed):
         (row,) = table.slice(index, 1).to_pylist()
         tokens = encoded.get((row["prompt_id"], row["sample"]))
         if tokens is None or tokens.response[row["position"]] != row["token"]:
@@ -145,7 +154,7 @@ def measure(asked: Measurement) -> list[TokenWorth]:
     exact = asked.engine == "hf" and not torch.cuda.is_available()
     run = provenance.new_run("probe", config, seeds={"worth": asked.seed}, deterministic=exact, revisions=revisions)
     with runs.opened(asked.out, run, may_differ={"model", "data", "probe", "data_dir", "out"}.__contains__,
-                     older=lambda c: {"engine": "hf", "vllm": [], **c}, foreign=[WORTH]) as folder:  # fmt: skip
+                     older=lambda c: {"engine": "hf", "vllm": [], "ordinary": 0, **c}, foreign=[WORTH]) as folder:  # fmt: skip
         chosen, path = places(asked, model), asked.out / WORTH
         store.repair(path, TokenWorth)
         done = {_key(t): t for t in store.read(path, TokenWorth)} if path.exists() else {}

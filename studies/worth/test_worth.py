@@ -34,7 +34,9 @@ def test_kinds_of_a_log() -> None:
     }
     assert {k: i.tolist() for k, i in kinds(rows).items()} == dict(zip(KINDS, ([0], [1], [2], [3]), strict=True))
     assert kinds(rows | {"open": np.arange(6) > 0})["silenced"].tolist() == []  # it stands in the box, or after it
-    assert drawn(rows, 5, seed=0) == [(0, KINDS[0]), (1, KINDS[1]), (2, KINDS[2]), (3, KINDS[3])]
+    found = drawn(rows, dict.fromkeys(KINDS, 5), seed=0)
+    assert found == [(0, KINDS[0]), (1, KINDS[1]), (2, KINDS[2]), (3, KINDS[3])]
+    assert drawn(rows, dict.fromkeys(KINDS, 5) | {KINDS[2]: 0}, seed=0) == [*found[:2], found[3]]
 
 
 def test_where_the_answer_begins() -> None:
