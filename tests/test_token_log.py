@@ -187,6 +187,15 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert log.histogram["tokens"].to_numpy().sum() == 8
 
 
+def test_a_full_log_becomes_the_record_of_a_log_that_is_not(tmp_path: Path) -> None:
+    for mode in ("on", "full"):
+        part = token_rows.logged(two_sequences(), mode, [6, 7], 10)
+        header = HEADER.model_copy(update={"mode": mode, "watch": (6, 7)})
+        write_step(tmp_path / mode / token_log.FOLDER, 3, [part], header, most_rows=10)
+    assert token_log.read(tmp_path / "full").tokens.num_rows == 4  # pyright: ignore[reportOptionalMemberAccess]
+    assert token_log.join(tmp_path / "full") == token_log.join(tmp_path / "on")
+
+
 def test_a_log_beyond_its_size_goes_on_with_counts(tmp_path: Path) -> None:
     most = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part().rows], 9)[0], HEADER)) / 2**30
     for step in (1, 2):

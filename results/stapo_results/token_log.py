@@ -201,6 +201,8 @@ def read(run: Path) -> TokenLog | None:
 def join(run: Path) -> dict[str, bytes]:
     """The log of a run folder as one pair of files that can stand among records: the same rows, counts and header.
 
+    Of a log in mode "full", which is too large for that, the rows of mode "on" are kept; the counts have all tokens.
+
     Returns:
         Path below the run's folder -> content: rows and counts, named after the first step, and the tokenizer where
         there is one, without its blanks and merges (no text becomes ids any more). The same log gives the same bytes,
@@ -214,8 +216,14 @@ def join(run: Path) -> dict[str, bytes]:
         return {}
     folder, files = run / FOLDER, dict[Path, bytes]()
     first = int(min(folder.glob("*.parquet")).stem)
-    metadata = schema(TOKENS, log.header).metadata
-    for path, table in zip(shard_files(folder, first), (log.tokens, log.histogram), strict=True):
+    tokens, header = log.tokens, log.header
+    if header.mode == "full":
+        token, advantage, rare = (tokens[name].to_numpy() for name in ("token", "advantage", "rare"))
+        watched = np.isin(token, header.watch) & (advantage > 0)
+        tokens = tokens.take(np.flatnonzero(rare | watched))
+        header = header.model_copy(update={"mode": "on"})
+    metadata = schema(TOKENS, header).metadata
+    for path, table in zip(shard_files(folder, first), (tokens, log.histogram), strict=True):
         files[path] = _parquet(table.combine_chunks().replace_schema_metadata(metadata))
     if (tokenizer := folder / TOKENIZER).exists():
         whole = json.loads(tokenizer.read_bytes())

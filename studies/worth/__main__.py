@@ -13,7 +13,8 @@ from studies import command
 def measure(
     model: Path, data: Path, probe: Path, data_dir: Path, out: Path, each: int = 150, of: int = 8,
     max_tokens: int = 512, seed: int = 0, dtype: Literal["float32", "bfloat16"] = "float32",
-    engine: Literal["hf", "vllm"] = "hf", vllm: UseAppendAction[tuple[str, ...]] = (), anywhere: bool = False, ordinary: int = 0,
+    engine: Literal["hf", "vllm"] = "hf", vllm: UseAppendAction[tuple[str, ...]] = (), anywhere: bool = False,
+    ordinary: int = 0,
 ) -> None:  # fmt: skip
     """Measure the worth of single tokens by continuations with and without them. To resume, repeat the command.
 

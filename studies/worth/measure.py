@@ -43,9 +43,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured: of the log of `probe` (mode full) over `data`, up to `each` rare tokens of a kind and `ordinary`
-    of the two others (0: `each`), each with `of` continuations of as many tokens as leave the response at most
-    `max_tokens`. anywhere: behind the answer too."""
+    """What is measured: of the log of `probe` (mode full) over `data`, up to `each` rare tokens of a kind and
+    `ordinary` of the two others (0: `each`), each with `of` continuations of as many tokens as leave the response at
+    most `max_tokens`. anywhere: behind the answer too."""
 
     model: Path
     data: Path
@@ -153,8 +153,9 @@ def measure(asked: Measurement) -> list[TokenWorth]:
     revisions = model.revisions | {"data": store.sha256_file(asked.data)}
     exact = asked.engine == "hf" and not torch.cuda.is_available()
     run = provenance.new_run("probe", config, seeds={"worth": asked.seed}, deterministic=exact, revisions=revisions)
+    earlier = {"engine": "hf", "vllm": [], "ordinary": 0}  # what no option said
     with runs.opened(asked.out, run, may_differ={"model", "data", "probe", "data_dir", "out"}.__contains__,
-                     older=lambda c: {"engine": "hf", "vllm": [], "ordinary": 0, **c}, foreign=[WORTH]) as folder:  # fmt: skip
+                     older=lambda c: {**earlier, **c}, foreign=[WORTH]) as folder:  # fmt: skip
         chosen, path = places(asked, model), asked.out / WORTH
         store.repair(path, TokenWorth)
         done = {_key(t): t for t in store.read(path, TokenWorth)} if path.exists() else {}
