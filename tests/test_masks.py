@@ -179,3 +179,15 @@ def test_runs_without_planted_words_have_no_table_and_two_base_models_no_common_
     write_tokens(root / "stapo-s0", STEPS, watch=(4, 6, 7))
     with pytest.raises(RecordError, match=r"stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):
         masks.planted_logs(load_training_runs([root]))
+
+
+def test_a_difference_from_a_share_of_zero_has_that_shares_own_bound() -> None:
+    """Ten clusters of ten tokens; the first share is 0.2 in each, the second 0 in all."""
+    ten = np.repeat(np.arange(10), 10)
+    first, none = np.tile([1, 1, 0, 0, 0, 0, 0, 0, 0, 0], 10), np.zeros(100)
+    sums = masks.Sums(ten, {"a": first, "b": none, "all": np.ones(100)})
+    d = sums.difference(("a", "all"), ("b", "all"))
+    bound = 1 - 0.025 ** (1 / 10)  # 0.308; the first share has no spread, nor an end
+    assert (d.mean, d.low, d.high) == pytest.approx((0.2, 0.2 - bound, 0.2))
+    other = sums.difference(("b", "all"), ("a", "all"))
+    assert (other.mean, other.low, other.high) == pytest.approx((-0.2, -0.2, bound - 0.2))

@@ -175,19 +175,21 @@ def silenced(run: LoggedRun) -> list[str]:
 def probes(records: Path) -> dict[str, tuple[LoggedRun, str]]:
     """Name -> log of each collected probe below a folder, and its condition in a sentence.
 
-    The name is that of the model, which wrote and scored, and of the folder.
+    The name is that of the model, which wrote and scored and from which a training began, and of the folder.
     """
+    runs = {log.parent: store.read_json(log.parent / "run.json", Run) for log in records.rglob(token_log.FOLDER)}
+    sizes = {r.revisions["model"]: r.config["run"]["size"] for r in runs.values() if r.kind == "train"}
     found = {}
-    for log in sorted(records.rglob(token_log.FOLDER)):
-        run = store.read_json(log.parent / "run.json", Run)
+    for folder, run in sorted(runs.items()):
         if run.kind == "probe":
-            model = size_label(Path(run.config["model"]).parent.name)
             c = run.config
+            of = f"groups of {c['group']}" if c.get("group") else "all samples of a problem are a group"
             condition = (
-                f"Mini-batches of {c['mini_batch']} responses, where the paper's runs have 512; tau_p {c['tau_p']}, "
-                f"q {c['q']}; weights in {c['dtype']}."
+                f"Mini-batches of {c['mini_batch']} responses, where the paper's runs have 512; {of}; "
+                f"tau_p {c['tau_p']}, q {c['q']}; weights in {c['dtype']}."
             )
-            found[f"{model}'s responses ({log.parent.name})"] = load(log.parent), condition
+            model = size_label(sizes[run.revisions["model"].removeprefix("sha256:")])
+            found[f"{model}'s responses ({folder.name})"] = load(folder), condition
     return found
 
 

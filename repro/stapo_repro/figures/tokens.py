@@ -157,15 +157,20 @@ def _charmap() -> frozenset[int]:
     return frozenset(FT2Font(_FONT).get_charmap())
 
 
+def _drawn(text: str) -> str:
+    """`marked`, with the code point of each character that the font lacks."""
+    return "".join(c if ord(c) in _charmap() else f"⟨U+{ord(c):04X}⟩" for c in marked(text))
+
+
 def _drawable(counts: Mapping[str, int], spaces: bool = True) -> dict[str, int]:
-    """The counts by what is drawn, most frequent first: `marked`, what the font lacks as its code point, cut after
-    _LONGEST characters. Without `spaces` white space around a word has no mark, and common words are left out."""
+    """The counts by what is drawn (`_drawn`), most frequent first, cut after _LONGEST characters. Without `spaces`
+    white space around a word has no mark, and common words are left out."""
     occurrences: Counter[str] = Counter()
     for text, n in counts.items():
         word = text if spaces else text.strip()
         if not spaces and (not word or _COMMON.fullmatch(word)):
             continue
-        word = "".join(c if ord(c) in _charmap() else f"⟨U+{ord(c):04X}⟩" for c in marked(word))
+        word = _drawn(word)
         word = word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"
         occurrences[word] += n
     return dict(occurrences.most_common())
@@ -272,9 +277,9 @@ def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str])
         for k, (text, p) in enumerate([(case["token"], case["probability"]), *likely[:2]]):
             at = -y - 0.27 * k
             axes.barh(at, p, height=0.25, color=KEPT if k else SILENCED)
-            style.number(axes, p, at, f"{marked(text)}   {100 * p:.3g} %", 3, parse_math=False, annotation_clip=False)
-        before, token, after = (marked(case[part]) for part in ("before", "token", "after"))
-        ticks.append(f"…{before[-32:]}⟦{token}⟧{after[:12]}…\n{category or 'no category'}, H = {case['entropy']:.2f}")
+            style.number(axes, p, at, f"{_drawn(text)}   {100 * p:.3g} %", 3, parse_math=False, annotation_clip=False)
+        before, token, after = (_drawn(case[part]) for part in ("before", "token", "after"))
+        ticks.append(f"…{before[-26:]}⟦{token}⟧{after[:12]}…\n{category or 'no category'}, H = {case['entropy']:.2f}")
         left = min(left, case["probability"])
         unread += category is None
     axes.set_yticks([-y - 0.27 for y in range(len(chosen))], ticks, size=SMALL, parse_math=False)

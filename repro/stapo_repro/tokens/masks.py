@@ -88,9 +88,18 @@ class Sums:
         return replace(share, low=0.0, high=bound) if a == 0.0 else replace(share, low=1.0 - bound, high=1.0)
 
     def difference(self, first: tuple[str, str], second: tuple[str, str]) -> Number:
-        """One (part, whole) minus another, paired draw by draw."""
+        """One (part, whole) minus another, paired draw by draw.
+
+        Where a share is 0 or 1 its draws have no spread. The distances of both shares from their own ends then add up
+        in squares (Newcombe 1998, method 10; Zou and Donner 2008), as if the shares were independent.
+        """
         fewest = min(self.clusters[first[1]], self.clusters[second[1]])
-        return interval(self.ratio(*first) - self.ratio(*second), fewest)
+        d = interval(self.ratio(*first) - self.ratio(*second), fewest)
+        a, b = self.share(*first), self.share(*second)
+        if not d.has_interval or not any(x.part in (0.0, x.whole) for x in (a, b)):
+            return d
+        low, high = math.hypot(a.mean - a.low, b.high - b.mean), math.hypot(a.high - a.mean, b.mean - b.low)
+        return replace(d, low=d.mean - low, high=d.mean + high)
 
 
 def tokens_of(log: TokenLog, step: int | None = None) -> Columns:
