@@ -182,12 +182,13 @@ def test_runs_without_planted_words_have_no_table_and_two_base_models_no_common_
 
 
 def test_a_difference_from_a_share_of_zero_has_that_shares_own_bound() -> None:
-    """Ten clusters of ten tokens; the first share is 0.2 in each, the second 0 in all."""
-    ten = np.repeat(np.arange(10), 10)
-    first, none = np.tile([1, 1, 0, 0, 0, 0, 0, 0, 0, 0], 10), np.zeros(100)
-    sums = masks.Sums(ten, {"a": first, "b": none, "all": np.ones(100)})
+    """Ten clusters of ten tokens: of every second one four are in the first share, of none one is in the second."""
+    cluster = np.repeat(np.arange(10), 10)
+    first = np.where(cluster % 2, 0, np.tile([1, 1, 1, 1, 0, 0, 0, 0, 0, 0], 10))
+    sums = masks.Sums(cluster, {"a": first, "b": np.zeros(100), "all": np.ones(100)})
+    bound = 1 - 0.025 ** (1 / 10)  # 0.308
+    a = sums.share("a", "all")
     d = sums.difference(("a", "all"), ("b", "all"))
-    bound = 1 - 0.025 ** (1 / 10)  # 0.308; the first share has no spread, nor an end
-    assert (d.mean, d.low, d.high) == pytest.approx((0.2, 0.2 - bound, 0.2))
-    other = sums.difference(("b", "all"), ("a", "all"))
-    assert (other.mean, other.low, other.high) == pytest.approx((-0.2, -0.2, bound - 0.2))
+    assert (d.mean, d.low, d.high) == pytest.approx((0.2, 0.2 - math.hypot(0.2 - a.low, bound), a.high))
+    d = sums.difference(("b", "all"), ("a", "all"))
+    assert (d.mean, d.low, d.high) == pytest.approx((-0.2, -a.high, math.hypot(0.2 - a.low, bound) - 0.2))
