@@ -135,6 +135,18 @@ def test_a_worker_that_ended_by_its_own_error_is_not_said_to_lack_memory(monkeyp
     assert ("ROCR_VISIBLE_DEVICES" in str(caught.value.found)) == (not killed)
 
 
+def test_a_process_that_ray_ends_for_memory_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.exceptions import OutOfMemoryError
+
+    from stapo_training.verl_ext import waiting
+
+    monkeypatch.setattr(waiting, "_alive", lambda: {"node": "127.0.0.1"})
+    with pytest.raises(RunFailed) as caught, waiting.watched("COMMAND"):
+        raise OutOfMemoryError("2 worker(s) were killed due to the node running low on memory\nOOM kill reason")
+    assert caught.value.found == "2 worker(s) were killed due to the node running low on memory"
+    assert "COMMAND" in str(caught.value.next_step)
+
+
 def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

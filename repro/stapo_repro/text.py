@@ -24,9 +24,14 @@ _UNSEEN = re.compile(
 )
 
 
+def _eight(value: float) -> float:
+    """To eight decimals (beyond that two machines may differ), without the sign of a zero."""
+    return round(value, 8) + 0.0
+
+
 def rounded(value: float) -> float | None:
-    """To eight decimals (beyond that two machines may differ), without the sign of a zero; None for NaN."""
-    return None if math.isnan(value) else round(value, 8) + 0.0
+    """To eight decimals, as a file holds it: None for NaN."""
+    return None if math.isnan(value) else _eight(value)
 
 
 def written(x: object, columns: str) -> dict[str, Any]:
@@ -43,7 +48,7 @@ def written(x: object, columns: str) -> dict[str, Any]:
 
 def as_written(n: Number) -> Number:
     """With the digits that a file holds: what is drawn and compared is what is read, and 0.3 - 0.1 is 0.2."""
-    ends = {name: round(getattr(n, name), 8) + 0.0 for name in ("mean", "low", "high")}
+    ends = {name: _eight(getattr(n, name)) for name in ("mean", "low", "high")}
     return replace(n, **ends)
 
 
@@ -52,17 +57,17 @@ def code_shown(commit: str, dirty: bool) -> str:
     return commit[:12] + (" with uncommitted changes" if dirty else "")
 
 
-def shown(value: float | None, digits: int = 2, places: int = 8) -> str:
-    """The printed number, of its value with so many decimal places; "n/a" for None and NaN."""
+def shown(value: float | None, digits: int = 2, as_it_is: bool = False) -> str:
+    """The printed number, to eight decimals first unless it is to be taken as it is; "n/a" for None and NaN."""
     if value is None or math.isnan(value):
         return "n/a"
-    printed = Decimal(repr(round(value, places))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
+    printed = Decimal(repr(value if as_it_is else _eight(value))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
     return str(printed if printed else abs(printed))
 
 
-def signed(value: float | None, digits: int = 2, places: int = 8) -> str:
+def signed(value: float | None, digits: int = 2, as_it_is: bool = False) -> str:
     """The printed number with its sign; zero has none."""
-    text = shown(value, digits, places)
+    text = shown(value, digits, as_it_is)
     return f"+{text}" if value is not None and value > 0 and Decimal(text) else text
 
 
@@ -70,9 +75,9 @@ def number_shown(n: Number, digits: int, factor: float = 1, unit: str = "", sign
     """Such as "34.2 % (29.1 to 39.5)": each value times `factor`, the mean with its sign and its unit."""
     if not n.known:
         return "n/a"
-    low, high = (shown(factor * x, digits, 30) for x in (n.low, n.high))
+    low, high = (shown(factor * x, digits, True) for x in (n.low, n.high))
     ends = f" ({low} to {high})" if n.has_interval else ""
-    return f"{(signed if sign else shown)(factor * n.mean, digits, 30)}{unit}{ends}"
+    return f"{(signed if sign else shown)(factor * n.mean, digits, True)}{unit}{ends}"
 
 
 def p_shown(p: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def _interval(low: float, high: float) -> str:
 def _number(r: Row) -> str:
     s = r.score
     if s.status == "incomplete":
-        return f"**{s.shown if s.shown != 'n/a' else s.status}**"
+        return f"**{s.shown if s.percent.known else s.status}**"
     if s.status == "not run":
         return s.status
     text = f"**{s.shown}**" if r.best else s.shown
@@ -90,8 +91,8 @@ def _sampled(r: Row) -> str:
 
 
 def _cut(r: Row) -> str:
-    share = shown(r.score.truncated, 1)
-    return share if share == "n/a" else f"{share} %"
+    share = r.score.truncated
+    return shown(share, 1) + " %" * (not math.isnan(share))
 
 
 def _cell(first: Row, second: Row) -> str:
@@ -100,9 +101,8 @@ def _cell(first: Row, second: Row) -> str:
         small.append((_interval(a.low, a.high), _interval(b.low, b.high)))
     if any(texts := (_sampled(first), _sampled(second))):
         small.append((texts[0], "") if texts[0] == texts[1] else texts)
-    cuts = _cut(first), _cut(second)
-    if set(cuts) != {"n/a"}:
-        small.append((f"cut {cuts[0]}", cuts[1]))
+    if not all(math.isnan(r.score.truncated) for r in (first, second)):
+        small.append((f"cut {_cut(first)}", _cut(second)))
     return _both(_number(first), _number(second), *small)
 
 

@@ -203,7 +203,7 @@ def _mend(model: Any, tokenizer: Any, original: str) -> None:
     """Put right, in place, what the file or transformers 5.9 has otherwise than the original.
 
     The original ties its embeddings; the file rounds them twice, the input's copy coarser than the output's. The
-    output's takes both places. The tokenizer would end a turn with the end of text.
+    output's takes both places. The tokenizer would end a turn with the end of text, and would say how it was read.
     """
     from transformers import GenerationConfig
 
@@ -220,3 +220,5 @@ def _mend(model: Any, tokenizer: Any, original: str) -> None:
     )
     tokenizer.eos_token, tokenizer.pad_token = turn, text
     tokenizer.model_max_length = config.max_position_embeddings
+    for how_it_was_read in ("is_local", "local_files_only"):  # else the same file would not give the same bytes
+        tokenizer.init_kwargs.pop(how_it_was_read, None)

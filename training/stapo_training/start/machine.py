@@ -24,6 +24,7 @@ from stapo_training.start.estimate import GIB
 from stapo_training.start.resolvers import run_slots
 
 _BUSY_GIB = 2.0  # a driver and a display hold less
+_MOST_IN_USE = 0.95  # of a machine's memory, by Ray's own default
 _LOGS_GIB = 1.0  # metrics and what veRL and Ray log
 _SESSION_GIB = 1.0  # what Ray keeps of a session in its own folder
 
@@ -71,8 +72,15 @@ def this_node(environment: Mapping[str, str] = os.environ) -> Node:
     busy = [f"GPU {r[0]}: {int(r[3]) / 1024:.1f} GiB" for r in used if int(r[3]) / 1024 > _BUSY_GIB]
     smallest = min((int(r[2]) / 1024 for r in used), default=None)
     card = card_named(used[0][1]) if used else None
-    memory = psutil.virtual_memory().available / GIB
-    return Node(socket.gethostname(), len(used), usable_cores(), card, smallest, memory, busy)
+    return Node(socket.gethostname(), len(used), usable_cores(), card, smallest, free_memory(environment), busy)
+
+
+def free_memory(environment: Mapping[str, str] = os.environ) -> float:
+    """GiB that this machine's processes may still take before Ray ends one (its memory monitor; 0 ms: it has none)."""
+    memory, share = psutil.virtual_memory(), float(environment.get("RAY_memory_usage_threshold", _MOST_IN_USE))
+    if environment.get("RAY_memory_monitor_refresh_ms") == "0":
+        share = 1.0
+    return (memory.available - (1.0 - share) * memory.total) / GIB
 
 
 def cluster_nodes(address: str) -> list[Node]:

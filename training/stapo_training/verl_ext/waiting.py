@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from stapo_results.errors import RunFailed, StapoError, message_of
@@ -72,6 +72,14 @@ def watched(command: str) -> Iterator[None]:
         if watch.lost:
             raise _failed(watch.lost, "gone from Ray's list of nodes", command) from None
         raise
+    except OutOfMemoryError as e:
+        raise RunFailed(
+            "the machine's memory ran short, and Ray ended a process of the run",
+            found=str(e).partition("\n")[0],
+            expected="less in use than Ray's RAY_memory_usage_threshold, 0.95 of the memory",
+            next_step="end what else runs here, or lower what --dry-run names, then go on from the last checkpoint: "
+            + command,
+        ) from e
     except Exception as e:  # of a lost node many kinds are made: an actor's death, a closed connection of gloo's
         own = isinstance(e, StapoError) and not isinstance(e.__cause__, RayError)
         if not own and (watch.wait() or isinstance(e, RayActorError)):
