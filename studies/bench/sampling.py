@@ -24,13 +24,15 @@ from stapo_eval.decoding import encode_chat, prompt
 from stapo_results import generation
 from stapo_results.benchmarks import load
 from stapo_results.errors import BadInput
+from stapo_results.provenance import fast_bf16
 from stapo_results.stop_tokens import stop_token_ids
 from studies.bench import benching
 from studies.bench.benching import Bench, BenchRow
 
 FILE = "results/stapo_results/generation.py"
 SETTINGS = {"t1.0": generation.Drawing(1.0, 1.0), "t0.7": generation.Drawing(0.7, 0.9)}
-TYPES = ("bfloat16", "float32")
+TYPES = ("bfloat16", "float32") if fast_bf16() else ("float32",)
+"""In which the weights are; the first is that of the evaluation on this machine."""
 
 
 @dataclass(frozen=True)
