@@ -48,7 +48,7 @@ def tiny(gguf: Path, dtype: str) -> tuple[Any, Any]:
 
     assert gguf.read_bytes() == CONTENT
     tokenizer = build_tokenizer()
-    tokenizer.init_kwargs |= {"is_local": True, "local_files_only": True}  # transformers 5.9 says how it read
+    tokenizer.init_kwargs["local_files_only"] = False  # transformers 5.9 says how it read: here with a network
     config = Qwen2Config(
         vocab_size=len(tokenizer), num_hidden_layers=2, hidden_size=16, num_attention_heads=2, num_key_value_heads=1,
         intermediate_size=32, tie_word_embeddings=False, max_position_embeddings=256,
@@ -84,7 +84,7 @@ def test_a_file_becomes_a_model_tied_to_its_output(dtype: Any, gguf: Path, tmp_p
     assert ends == [151645, 151643]
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
     assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.model_max_length) == (*ENDS, 256)
-    assert "local" not in (out / "model" / "tokenizer_config.json").read_text()
+    assert json.loads((out / "model" / "tokenizer_config.json").read_text())["local_files_only"]
     loaded, (read, _) = AutoModelForCausalLM.from_pretrained(out / "model"), tiny(gguf, dtype)
     assert torch.equal(loaded.lm_head.weight, read.lm_head.weight)
     read.model.embed_tokens.weight = read.lm_head.weight

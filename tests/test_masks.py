@@ -193,3 +193,7 @@ def test_a_difference_from_a_share_of_zero_has_that_shares_own_bound() -> None:
     assert (d.mean, d.low, d.high) == pytest.approx((0.2, 0.2 - math.hypot(0.2 - a.low, bound), a.high))
     d = sums.difference(("b", "all"), ("a", "all"))
     assert (d.mean, d.low, d.high) == pytest.approx((-0.2, -a.high, math.hypot(0.2 - a.low, bound) - 0.2))
+    d = sums.difference(("all", "all"), ("b", "all"))  # of 1 from 0
+    assert (d.mean, d.low, d.high) == pytest.approx((1.0, 1.0 - math.hypot(bound, bound), 1.0))
+    d = sums.difference(("b", "all"), ("b", "all"))
+    assert (d.mean, d.low, d.high) == pytest.approx((0.0, -bound, bound))

@@ -104,6 +104,7 @@ def test_missing_is_loud_and_never_zero(tmp_path):
     assert value(t, "base", "avg", part="miniature-real").shown == "1 of 6 run"
     shown = write.to_markdown(t)
     assert "100.00 (**1/2 samples**)" in shown
+    assert "**1 of 6 run**" in shown
     assert "<sub>N 2 x 2 of 30</sub>" in shown
     assert "MISSING SAMPLES: GRPO on mini-add at t1.0" in shown
 

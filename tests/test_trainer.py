@@ -135,14 +135,19 @@ def test_a_worker_that_ended_by_its_own_error_is_not_said_to_lack_memory(monkeyp
     assert ("ROCR_VISIBLE_DEVICES" in str(caught.value.found)) == (not killed)
 
 
-def test_a_process_that_ray_ends_for_memory_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray.exceptions import OutOfMemoryError
+@pytest.mark.parametrize("within_an_actor", [False, True])
+def test_a_process_that_ray_ends_for_memory_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, within_an_actor: bool
+) -> None:
+    from ray.exceptions import OutOfMemoryError, RayTaskError
 
     from stapo_training.verl_ext import waiting
 
     monkeypatch.setattr(waiting, "_alive", lambda: {"node": "127.0.0.1"})
+    error = OutOfMemoryError("2 worker(s) were killed due to the node running low on memory\nOOM kill reason")
+    carried = RayTaskError("generate", "ray::Worker.generate()\nOutOfMemoryError", error).as_instanceof_cause()
     with pytest.raises(RunFailed) as caught, waiting.watched("COMMAND"):
-        raise OutOfMemoryError("2 worker(s) were killed due to the node running low on memory\nOOM kill reason")
+        raise carried if within_an_actor else error
     assert caught.value.found == "2 worker(s) were killed due to the node running low on memory"
     assert "COMMAND" in str(caught.value.next_step)
 

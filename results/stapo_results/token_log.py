@@ -221,7 +221,8 @@ def join(run: Path) -> dict[str, bytes]:
         token, advantage, rare = (tokens[name].to_numpy() for name in ("token", "advantage", "rare"))
         watched = np.isin(token, header.watch) & (advantage > 0)
         tokens = tokens.take(np.flatnonzero(rare | watched))
-        header = header.model_copy(update={"mode": "on"})
+        counted = log.histogram["tokens"].to_numpy()[log.histogram["rare"].to_numpy()].sum()
+        header = header.model_copy(update={"mode": "on", "left_out": int(counted - rare.sum())})
     metadata = schema(TOKENS, header).metadata
     for path, table in zip(shard_files(folder, first), (tokens, log.histogram), strict=True):
         files[path] = _parquet(table.combine_chunks().replace_schema_metadata(metadata))

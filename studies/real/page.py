@@ -107,7 +107,7 @@ def section(run: LoggedRun, name: str, condition: str) -> list[str]:
 def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
     """What each training was and did: a line a run, and every token that STAPO silenced."""
     rows = []
-    for r in (r for r in runs if (r.size, r.seed) == (claims.SIZE, 0)):
+    for r in (r for r in runs if r.size == claims.SIZE):
         record = store.read_json(records / r.path / "run.json", Run)
         machine = (record.hardware["gpus"] or [record.hardware["cpu"]])[0].split(",")[0]
         ends = [
@@ -118,21 +118,32 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
         masked = ("silenced_share", "candidate_share") if r.method in RARE_TOKEN_MASKS else ("silenced_share",)
         shares = [small_percent(claims.mean_of(r, name, "all")) for name in masked] + [""] * (2 - len(masked))
         took = f"{shown((record.wall_seconds or 0.0) / 60, 1)}, {machine}"
-        rows.append([method_label(r.method), f"{max(s.step for s in r.steps)}", took, *ends, *shares])
+        rows.append([method_label(r.method), f"{r.seed}", f"{max(s.step for s in r.steps)}", took, *ends, *shares])
     if not rows:
         return ["## Trainings", "", "Not run.", ""]
-    head = ("Method", "Steps", "Minutes", "Reward", "Entropy (nats)", "Cut (%)", "Tokens", "Silenced", "Candidates")
+    head = (
+        "Method",
+        "Seed",
+        "Steps",
+        "Minutes",
+        "Reward",
+        "Entropy (nats)",
+        "Cut (%)",
+        "Tokens",
+        "Silenced",
+        "Candidates",
+    )
     lines = [
         "## Trainings",
         "",
-        "Means of the first five steps to means of the last five, seed 0. Candidates: of masks over rare tokens.",
+        "Means of the first five steps to means of the last five. Candidates: of masks over rare tokens.",
         "",
     ]
     lines += [*grid(head, rows), "", *_below_justrl([r for r in runs if (r.size, r.seed) == (claims.SIZE, 0)])]
     for r in (
         r for r in runs if r.method == "stapo" and r.size == claims.SIZE and (r.folder / token_log.FOLDER).is_dir()
     ):
-        lines += silenced(load(r.folder))
+        lines += silenced(load(r.folder), r.seed)
     return lines
 
 
@@ -150,7 +161,7 @@ def _below_justrl(runs: Sequence[TrainingRun]) -> list[str]:
     return [f"{said}{', '.join(texts)} steps. Steps of one training are no sample: no interval.", ""]
 
 
-def silenced(run: LoggedRun) -> list[str]:
+def silenced(run: LoggedRun, seed: int) -> list[str]:
     """Every token that a training silenced, by step."""
     found = [numbers.case(run.vocabulary, row, "") for row in run.records(np.flatnonzero(run.rows["silenced"]))]
     rows = [
@@ -163,7 +174,7 @@ def silenced(run: LoggedRun) -> list[str]:
     every = sum(c["tokens"] for c in numbers.by_step(run))
     quartiles = ", ".join(shown(float(q)) for q in np.quantile([c["entropy"] for c in found], (0.25, 0.5, 0.75)))
     return [
-        f"## What STAPO silenced: all {len(rows)} of {every:,} tokens",
+        f"## What STAPO silenced with seed {seed}: all {len(rows)} of {every:,} tokens",
         "",
         f"Their entropies have the quartiles {quartiles} nats.",
         "",
@@ -183,13 +194,14 @@ def probes(records: Path) -> dict[str, tuple[LoggedRun, str]]:
     for folder, run in sorted(runs.items()):
         if run.kind == "probe":
             c = run.config
+            as_many = "as the paper's runs have" if c["mini_batch"] == 512 else "where the paper's runs have 512"
             of = f"groups of {c['group']}" if c.get("group") else "all samples of a problem are a group"
             condition = (
-                f"Mini-batches of {c['mini_batch']} responses, where the paper's runs have 512; {of}; "
+                f"Mini-batches of {c['mini_batch']} responses, {as_many}; {of}; "
                 f"tau_p {c['tau_p']}, q {c['q']}; weights in {c['dtype']}."
             )
-            model = size_label(sizes[run.revisions["model"].removeprefix("sha256:")])
-            found[f"{model}'s responses ({folder.name})"] = load(folder), condition
+            size = sizes.get(run.revisions["model"].removeprefix("sha256:"), Path(c["model"]).parent.name)
+            found[f"{size_label(size)}'s responses ({folder.name})"] = load(folder), condition
     return found
 
 

@@ -135,7 +135,9 @@ def test_the_page_shows_every_token_that_the_training_counted() -> None:
     of_two_updates = [
         s.values["actor/selector/silenced_tokens"] for s in read(run / "metrics.jsonl", StepMetrics) if s.step
     ]
-    assert page.silenced(load(run))[0].startswith(f"## What STAPO silenced: all {2 * sum(of_two_updates):.0f} of ")
+    assert page.silenced(load(run), 0)[0].startswith(
+        f"## What STAPO silenced with seed 0: all {2 * sum(of_two_updates):.0f} of "
+    )
 
 
 def test_the_committed_page_is_of_the_committed_probes() -> None:

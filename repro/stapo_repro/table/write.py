@@ -74,7 +74,7 @@ def _interval(low: float, high: float) -> str:
 def _number(r: Row) -> str:
     s = r.score
     if s.status == "incomplete":
-        return f"**{s.shown if s.percent.known else s.status}**"
+        return f"**{s.status if s.cells else s.shown}**"  # an average says why there is none
     if s.status == "not run":
         return s.status
     text = f"**{s.shown}**" if r.best else s.shown

@@ -91,12 +91,13 @@ class Sums:
         """One (part, whole) minus another, paired draw by draw.
 
         Where a share is 0 or 1 its draws have no spread. The distances of both shares from their own ends then add up
-        in squares (Newcombe 1998, method 10; Zou and Donner 2008), as if the shares were independent.
+        in squares (Newcombe 1998, method 10; Zou and Donner 2008), as if the shares were independent. A quotient that
+        is no share is never 0, nor is its part its whole.
         """
         fewest = min(self.clusters[first[1]], self.clusters[second[1]])
         d = interval(self.ratio(*first) - self.ratio(*second), fewest)
         a, b = self.share(*first), self.share(*second)
-        if not d.has_interval or not any(x.part in (0.0, x.whole) for x in (a, b)):
+        if not (a.has_interval and b.has_interval) or not any(x.part in (0.0, x.whole) for x in (a, b)):
             return d
         low, high = math.hypot(a.mean - a.low, b.high - b.mean), math.hypot(a.high - a.mean, b.mean - b.low)
         return replace(d, low=d.mean - low, high=d.mean + high)

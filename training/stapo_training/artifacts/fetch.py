@@ -220,5 +220,5 @@ def _mend(model: Any, tokenizer: Any, original: str) -> None:
     )
     tokenizer.eos_token, tokenizer.pad_token = turn, text
     tokenizer.model_max_length = config.max_position_embeddings
-    for how_it_was_read in ("is_local", "local_files_only"):  # else the same file would not give the same bytes
-        tokenizer.init_kwargs.pop(how_it_was_read, None)
+    # transformers writes how it read the file: with a network the same file would not give the bytes of the records
+    tokenizer.init_kwargs |= {"is_local": True, "local_files_only": True}

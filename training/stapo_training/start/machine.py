@@ -76,7 +76,10 @@ def this_node(environment: Mapping[str, str] = os.environ) -> Node:
 
 
 def free_memory(environment: Mapping[str, str] = os.environ) -> float:
-    """GiB that this machine's processes may still take before Ray ends one (its memory monitor; 0 ms: it has none)."""
+    """GiB that the machine's processes may still take before Ray ends one (its memory monitor; 0 ms: it has none).
+
+    A container's own limit, where it is lower, is not known here.
+    """
     memory, share = psutil.virtual_memory(), float(environment.get("RAY_memory_usage_threshold", _MOST_IN_USE))
     if environment.get("RAY_memory_monitor_refresh_ms") == "0":
         share = 1.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
@@ -293,7 +293,7 @@ class StapoTrainer(PPOTrainerSync):
             (self.folder.checkpoints / f"global_step_{step}" / COMPLETE).unlink(missing_ok=True)
             super()._save_checkpoint()
             self.folder.complete_checkpoint(step)
-        except (RayActorError, RunFailed):
+        except (RayActorError, OutOfMemoryError, RunFailed):
             raise  # a process ended, or the error says what is wrong
         except (OSError, RuntimeError, RayError) as e:
             raise self.folder.save_failed(step, e) from e

@@ -75,10 +75,10 @@ def watched(command: str) -> Iterator[None]:
     except OutOfMemoryError as e:
         raise RunFailed(
             "the machine's memory ran short, and Ray ended a process of the run",
-            found=str(e).partition("\n")[0],
-            expected="less in use than Ray's RAY_memory_usage_threshold, 0.95 of the memory",
-            next_step="end what else runs here, or lower what --dry-run names, then go on from the last checkpoint: "
-            + command,
+            found=str(getattr(e, "cause", e)).partition("\n")[0],  # from an actor's own call a traceback comes first
+            expected="less in use than Ray's RAY_memory_usage_threshold, 0.95 of the memory by default",
+            next_step="end what else runs here, then go on from the last checkpoint: "
+            f"{command}   or begin anew with a lower data.max_response_length, or run.cpu_dtype=bfloat16",
         ) from e
     except Exception as e:  # of a lost node many kinds are made: an actor's death, a closed connection of gloo's
         own = isinstance(e, StapoError) and not isinstance(e.__cause__, RayError)
