@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training import cli
+from stapo_training import cli, pages
 from stapo_training.start import resolvers
 from stapo_training.start.configuration import compose, in_full
 
@@ -132,3 +132,11 @@ def test_the_reward_of_each_verifier(response: str, verifier: str, score: float)
     from stapo_training.reward import compute_score
 
     assert compute_score("mini-add", response, "42", verifier=verifier)["score"] == score
+
+
+def test_the_page_of_values_is_the_same_on_every_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for fast in (True, False):
+        monkeypatch.setattr(resolvers, "fast_bf16", lambda fast=fast: fast)
+        found.add(pages.configuration_page())
+    assert len(found) == 1

@@ -128,7 +128,11 @@ def place_row(config: Any) -> dict[str, str]:
 
 def configuration_page() -> str:
     """The whole page of values."""
-    places = _table([{"size": s, "hardware": h} | place_row(compose(place(s, h))) for s, h in made_for()])
+    # run.cpu_dtype=auto is another value on another processor, and the page is the same on all
+    of_size = {s: ["run.cpu_dtype=bfloat16"] if s in REAL else [] for s, _ in made_for()}
+    places = _table(
+        [{"size": s, "hardware": h} | place_row(compose([*place(s, h), *of_size[s]])) for s, h in made_for()]
+    )
     return (
         "# Configuration, value by value\n\n"
         "What is set, why, and what each size and machine resolves to: [the page of it](../../docs/configuration.md). "
