@@ -46,8 +46,8 @@ def decided() -> list[Decided]:
 
 
 def place(size: str, hardware: str) -> list[str]:
-    """The overrides of a size on a machine."""
-    return [f"size={size}", f"hardware={hardware}"]
+    """The overrides of a size on a machine. Of a fetched model the type too, since `auto` depends on the processor."""
+    return [f"size={size}", f"hardware={hardware}", *(["run.cpu_dtype=bfloat16"] if size in REAL else [])]
 
 
 PAPER_PLACE = place("qwen3-1.7b", "8gpu")
@@ -128,11 +128,7 @@ def place_row(config: Any) -> dict[str, str]:
 
 def configuration_page() -> str:
     """The whole page of values."""
-    # run.cpu_dtype=auto is another value on another processor, and the page is the same on all
-    of_size = {s: ["run.cpu_dtype=bfloat16"] if s in REAL else [] for s, _ in made_for()}
-    places = _table(
-        [{"size": s, "hardware": h} | place_row(compose([*place(s, h), *of_size[s]])) for s, h in made_for()]
-    )
+    places = _table([{"size": s, "hardware": h} | place_row(compose(place(s, h))) for s, h in made_for()])
     return (
         "# Configuration, value by value\n\n"
         "What is set, why, and what each size and machine resolves to: [the page of it](../../docs/configuration.md). "
