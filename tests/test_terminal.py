@@ -58,8 +58,8 @@ def test_elsewhere_than_on_a_terminal_whole_lines_at_most_one_a_minute(clock: li
 def test_a_line_beside_a_bar_is_whole_and_what_looks_like_markup_is_shown_as_it_is(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
+    # not by setenv: datasets' map leaves a copy of os.environ in its place, and rich goes on to read the former one
+    monkeypatch.setattr("rich.console.Console._environ", {"TERM": "xterm", "COLUMNS": "80"})
     stream, line = io.StringIO(), f"[red]model[/red] :smile: {'x' * 40}"
     monkeypatch.setattr(stream, "isatty", lambda: True)
     with Display(stream) as display:
