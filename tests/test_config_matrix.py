@@ -21,7 +21,6 @@ METHODS, SIZES, MACHINES = (configuration.choices(g) for g in ("method", "size",
 
 def test_the_methods_sizes_and_machines_of_the_suite() -> None:
     assert set(METHODS) == set(methods())  # the registry's
-    assert len(METHODS) == 28
     assert SIZES == ["mini", "qwen2.5-coder-0.5b", "qwen3-1.7b", "qwen3-8b", "qwen3-14b"]
     assert MACHINES == ["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes", "cpu-vllm"]
 

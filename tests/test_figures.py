@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import synthetic_records as synthetic
 import token_logs as logs
-from token_logs import Token, with_thresholds, write_tokens
 
 from stapo_repro import labels, paper
 from stapo_repro.read import load_cells, load_training_runs
@@ -351,18 +349,6 @@ def test_words_that_look_like_mathematics_are_words_and_too_few_make_no_cloud(tm
     assert not any(axes.images for axes in figure.axes)
     texts = [t.get_text() for t in figure.findobj(Text)]
     assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
-
-
-def test_the_figure_of_planted_words_marks_every_mask(tmp_path):
-    for method, selector in (("justrl", "keep_all"), ("stapo", "silence_spurious")):
-        synthetic.training_run(tmp_path, method, steps=1)
-        planted = with_thresholds([Token(str(i), junk=i < 2, entropy=0.1 * i) for i in range(4)], 0.75)
-        own = planted if method == "stapo" else [replace(t, silenced=False) for t in planted]
-        write_tokens(tmp_path / f"{method}-s0", own, selector=selector)
-    (found,) = registry.draw(of(tmp_path), ["planted"])
-    # heading, JustRL (silences none), STAPO; heading, four masks; heading, four masks
-    found = sorted(int(k) for k in re.findall(r'id="planted-(\d+)"', found.files["svg"].decode()))
-    assert found == sorted([2, 4, 5, 6, 7, 9, 10, 11, 12] * 2)
 
 
 # the palette

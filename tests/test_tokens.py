@@ -189,7 +189,7 @@ def test_bad_folders_are_refused(tmp_path: Path):
 def test_rare_tokens_of_a_committed_log():
     (run,) = load_training_runs([TRAINED])
     _, _, counts = tables.rare_tokens([run])
-    # results/tables/tokens.md: 284 silenced, 342 rare planted tokens, which are 81.24 % of the rare
+    # results/tables/planted.md: 284 silenced, 342 rare planted tokens, which are 81.24 % of the rare
     name, steps, tokens, positive, rare, silenced, several = (c.strip() for c in counts.strip("| ").split(" | "))
     assert (name, steps, silenced) == ("STAPO, seed 0", "30", "284")
     assert int(rare) == round(342 / 0.8124) == 421

@@ -16,10 +16,11 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_repro.text import grid, number_shown
 from stapo_repro.tokens.log import in_text
-from stapo_repro.tokens.masks import FULL, HIGH, NAMES, S2T, Sums, interval
+from stapo_repro.tokens.shares import Sums, interval
 from stapo_results import store
 from stapo_results.schema import Record
 from stapo_results.statistics import Number
+from studies.testbed.masks import FULL, HIGH, NAMES, S2T
 
 Label = Literal["harmful", "neutral", "useful"]
 LABELS: tuple[Label, ...] = get_args(Label)

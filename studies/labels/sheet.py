@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from stapo_repro.tokens import masks, numbers
+from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, load
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput
@@ -24,6 +24,7 @@ from stapo_results.seeds import derive_seed
 from stapo_results.token_log import TokenLog
 from studies import command
 from studies.labels.readers import LABELS, LabelledToken, LabelRecord
+from studies.testbed import masks
 
 SHEET, KEY = "sheet.jsonl", "key.json"
 _PARTS = ("kept", "silenced")

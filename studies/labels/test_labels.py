@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stapo_repro.paper import checkout
-from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from studies.labels import readers
+from studies.testbed import masks
 
 RECORDS = checkout() / "results" / "records" / "labels"
 HARMFUL, NEUTRAL, USEFUL = readers.LABELS

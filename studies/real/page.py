@@ -17,7 +17,7 @@ from stapo_repro.read import ENGINES, JUDGE, TrainingRun, load_cells, load_train
 from stapo_repro.text import escape, grid, model_text, number_shown, shown
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
-from stapo_repro.tokens.masks import Sums
+from stapo_repro.tokens.shares import Sums
 from stapo_repro.tokens.tables import small_percent
 from stapo_results import generated, store, token_log
 from stapo_results.schema import Run

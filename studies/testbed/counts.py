@@ -1,7 +1,7 @@
 """What each mask silences of a training's tokens, by class: a pure function of the token log, small enough to commit.
 
 A class is spurious (a planted filler), useful (a planted word that leads to right answers) or other. Only tokens of
-responses with a positive advantage count, as in `stapo_repro.tokens.masks`.
+responses with a positive advantage count, as in `masks`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro.collect import Files
 from stapo_repro.paper import TAU_P, Q  # at which the masks are compared
-from stapo_repro.tokens import masks
 from stapo_results import store, token_log
 from stapo_results.errors import RecordError
 from stapo_results.schema import Record
 from stapo_results.token_log import TokenLog
+from studies.testbed import masks
 
 FILE = "planted.json"
 NEAR_BASE = 2

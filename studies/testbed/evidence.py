@@ -17,11 +17,10 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, final_step
-from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.statistics import Number, crossed, over_seeds, parse_verdicts, pass_at_k
-from studies.testbed import counts
+from studies.testbed import counts, masks
 from studies.testbed.plan import VALIDATION_EVERY, world_of
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"

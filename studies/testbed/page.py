@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stapo_repro import labels, read
+from stapo_repro import labels, paper, read
+from stapo_repro.figures.groups import groups
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.run.cells import CellRequest
 from stapo_repro.text import grid
 from studies import command
-from studies.testbed import claims, evidence, figures, tables
+from studies.testbed import claims, evidence, figures, planted, tables
 from studies.testbed.plan import FOLDER
 
 _DRAWN = (figures.rates, figures.costly, figures.long, figures.claims)
 
 
 def add(files: dict[Path, bytes]) -> None:
-    """Add the pages of the committed records."""
+    """Add the pages of the committed records, with what the masks silence of the miniature's planted words."""
     t = tables.Testbed(tables.read(command.RECORDS / FOLDER), claims.load())
     files |= {command.TABLES / name: data for name, data in _tables(t).items()}
-    command.add_figures(files, "testbed", _draw(t))
+    runs = read.load_training_runs([command.RECORDS / "miniature"])
+    lines = ["# What the masks silence of the miniature's planted words", "", *planted.table(runs), ""]
+    files[command.TABLES / "planted.md"] = "\n".join(lines).encode()
+    with style():
+        drawn = planted.figure(groups([], runs, paper.load())[labels.MINI])
+        shown = [save(drawn, ())] if drawn else []
+    command.add_figures(files, "testbed", [*_draw(t), *shown])
 
 
 def of_run(folder: Path) -> dict[Path, bytes]:

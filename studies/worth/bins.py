@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stapo_repro.tokens.masks import Sums, interval
+from stapo_repro.tokens.shares import Sums, interval
 from stapo_results.statistics import Number
 from studies.worth.record import TokenWorth
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_repro.statistics import ALPHA
 from stapo_repro.text import grid, number_shown, p_shown, shown
-from stapo_repro.tokens.masks import Array, Sums, interval
+from stapo_repro.tokens.shares import Array, Sums, interval
 from stapo_results.statistics import Number, holm
 from stapo_results.store import read, read_json
 from studies import command

@@ -26,7 +26,7 @@ _AIME24 = curves.Panel("accuracy_t0.7", "AIME24 in validation", "avg@32 (%), T =
 _CURVES = _AIME24, curves.ENTROPY, curves.REWARD
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),
-    *("miniature_tokens_quadrants", "miniature_planted"),
+    "miniature_tokens_quadrants",
     *(f"{size}_{x}" for size in labels.REAL_SIZES
       for x in ("training_curves", "token_entropy", "silenced_share", "tokens_density", "tokens_quadrants")),
 )  # fmt: skip
@@ -143,7 +143,6 @@ _OF_GROUP: dict[str, Draw] = {
     "token-entropy": curves.token_entropy,
     "silenced-share": curves.silenced_share,
     "sensitivity": compare.sensitivity,
-    "planted": tokens.planted_words,
 }
 """Name -> the figure of one group, None where there is nothing to show."""
 

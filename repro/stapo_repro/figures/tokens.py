@@ -1,5 +1,4 @@
-"""What a token log gives: density, gradient norms, entropy threshold, words, cases; and what masks find of planted
-words."""
+"""What a token log gives: density, gradient norms, entropy threshold, words, cases."""
 
 from __future__ import annotations
 
@@ -18,16 +17,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
 from matplotlib.ft2font import FT2Font
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from wordcloud import WordCloud
 
 from stapo_repro.figures import style
-from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch
-from stapo_repro.text import shown
-from stapo_repro.tokens import masks, numbers
+from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, marked
 from stapo_results.errors import BadInput
 from stapo_results.statistics import Number
@@ -292,58 +288,3 @@ def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str])
     missing = (f"a reader's category of {unread} of {len(chosen)} cases",) if unread else ()
     caption = f"{run.caption_opening}H: entropy in nats. A case's category is a reader's judgement."
     return Sketch("tokens_cases", run.heading("Cases of spurious tokens"), figure, caption, missing)
-
-
-def planted_words(g: Group) -> Sketch | None:
-    """Precision and recall of each mask; None where no run of the group has a token log with planted words."""
-    logged = masks.planted_logs(g.runs)
-    if not logged:
-        return None
-    parts = masks.parts(logged)
-    lines: list[tuple[str, masks.MaskRow | None]] = []  # a part's heading is a line without a mask
-    for i, (title, (of_masks, _)) in enumerate(parts.items()):
-        lines.append((title, None))
-        lines += [(masks.NAMES[mask.selector] if i else mask.label, mask) for mask in of_masks]
-    figure = style.sheet(1.4 + 0.2 * len(lines))
-    precision, recall = figure.subplots(1, 2, sharey=True)
-    for axes, name in ((precision, "precision"), (recall, "recall")):
-        axes.set_title(name.capitalize())
-        for i, (_, mask) in enumerate(lines):
-            if mask is not None:
-                _draw_mask(axes, -i, mask, name)
-        style.bare(axes, len(lines))
-        axes.set(xlim=(0, 119), xticks=[0, 25, 50, 75, 100])  # room for the numbers
-    precision.set_xlabel("planted words among the silenced tokens (%)")
-    recall.set_xlabel("silenced share of the planted words (%)")
-    precision.set_yticks([-i for i, (_, mask) in enumerate(lines) if mask], [text for text, mask in lines if mask])
-    for i, (text, mask) in enumerate(lines):
-        if mask is None:
-            head = precision.annotate(text, (0, -i), xytext=(3, 0), textcoords="offset points", va="center",
-                                      weight="bold", bbox={"facecolor": "white", "linewidth": 0, "pad": 1})  # fmt: skip
-            head.set_in_layout(False)  # it may reach into the gap between the panels
-    style.legend(figure, [Line2D([], [], color="black", linewidth=0.9, label="planted words among all rare tokens")])
-    caption = (
-        "Silenced tokens of right responses; the base model was taught meaningless words, which are the planted ones. "
-        "Bars: 95 % bootstrap intervals over prompts, over mini-batches for masks beyond rare tokens. Random mask: "
-        "expectation over its draws."
-    )
-    finding = ""
-    for title, (of_masks, _) in list(parts.items())[1:2]:  # all tokens of one run without a mask
-        silenced = {mask.selector: mask.measured["precision"] for mask in of_masks}
-        s2t, chance = silenced[masks.S2T], silenced[masks.RANDOM]
-        if s2t.known and chance.known:
-            finding = f"{title}: of what S2T would silence {100 * s2t.mean:.0f} % is planted, "
-            finding += f"of a random choice {100 * chance.mean:.0f} %"
-    return g.sketch("planted", "What the masks silence of the planted words", figure, caption, finding=finding)
-
-
-def _draw_mask(axes: Axes, y: float, mask: masks.MaskRow, name: str) -> None:
-    share, base = mask.measured[name].times(100), mask.measured["rare_base"]
-    silences = bool(mask.measured["precision"].whole)
-    if not silences or not share.known:
-        style.number(axes, 0, y, "no planted word" if silences else "silences none", 3, color=GREY)
-        return
-    style.mark(axes, share, y, style.method_style(mask.method), f"planted-{-y}")
-    style.number(axes, _end(share), y, shown(share.mean, 1), 5)
-    if name == "precision" and base.known:
-        axes.plot([100 * base.mean] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)

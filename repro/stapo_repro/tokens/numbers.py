@@ -13,7 +13,7 @@ import numpy as np
 
 from stapo_repro.statistics import rank_correlation
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys
-from stapo_repro.tokens.masks import Sums
+from stapo_repro.tokens.shares import Sums
 from stapo_results.errors import RunFailed
 from stapo_results.statistics import Number, interval
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from token_logs import Others, Token, with_thresholds, write_tokens
 from tokenizers import Tokenizer, models
 
+from stapo_repro import labels, paper
+from stapo_repro.figures.groups import groups
+from stapo_repro.figures.style import save, style
 from stapo_repro.read import load_training_runs
-from stapo_repro.tokens import masks, tables
-from stapo_repro.tokens.masks import FULL, HIGH, RANDOM, S2T
 from stapo_results import token_log
 from stapo_results.errors import RecordError
+from studies.testbed import masks, planted
+from studies.testbed.masks import FULL, HIGH, RANDOM, S2T
 
 # Mini-batch 1: rare tokens with entropies 0.1 0.2 0.3 0.4, the first and the last junk; one frequent junk token.
 # Mini-batch 2: one rare token, junk. q = 0.75: tau_h is 0.325 and 0.9, the 0.25-quantile 0.175 and 0.9.
@@ -59,25 +62,14 @@ def test_every_mask_on_the_hand_worked_tokens(tmp_path):
     assert (found[S2T]["base"].mean, found[S2T]["rare_base"].mean) == (4 / 100, 3 / 5)
 
 
-def test_intervals_of_two_prompts_are_those_of_their_four_draws(tmp_path):
-    """Draws aa, ab, ba, bb. FullMask's precision: 2/2, 3/5, 1/3. S2T minus random: 1 - 1, 1/3 - 1/2, 0 - 0."""
-    found, differences = compared(masks.tokens_of(read(tmp_path, HAND)))
-    full = found[FULL]["precision"]
-    assert (full.mean, full.low, full.high) == (0.6, pytest.approx(1 / 3), 1.0)
+def test_s2t_minus_the_random_mask_over_the_draws_of_two_prompts(tmp_path):
+    """Draws aa, ab, ba, bb. S2T minus random: 1 - 1, 1/3 - 1/2, 0 - 0."""
+    _, differences = compared(masks.tokens_of(read(tmp_path, HAND)))
     d = differences[RANDOM]["precision"]
     np.testing.assert_allclose([d.mean, d.low, d.high], [-1 / 6, -1 / 6, 0], atol=1e-15)
     # recall of S2T 1/4 (a: 1 of 3, b: 0 of 1), of random 1.5/4 (a: 1.5 of 3, b: 0 of 1): -1/6, -1/8, 0
     d = differences[RANDOM]["recall"]
     np.testing.assert_allclose([d.mean, d.low, d.high], [-1 / 8, -1 / 6, 0], atol=1e-15)
-
-
-def test_a_share_without_spread_has_the_bound_of_its_clusters(tmp_path):
-    tokens = [Token(p, junk=True, entropy=e) for p, e in zip("abc", (0.1, 0.2, 0.3), strict=True)]
-    full = compared(masks.tokens_of(read(tmp_path, tokens)))[0][FULL]["precision"]
-    assert full.mean == full.high == 1.0
-    assert full.low == pytest.approx(0.025 ** (1 / 3))  # 0.2924
-    one = compared(masks.tokens_of(read(tmp_path / "one", tokens[:1])))[0][FULL]["precision"]
-    assert (one.mean, one.has_interval) == (1.0, False)
 
 
 def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
@@ -158,7 +150,7 @@ def records(root: Path) -> Path:
 
 
 def test_the_table_of_runs_and_of_masks_on_the_same_tokens(tmp_path):
-    lines = tables.planted(load_training_runs([records(tmp_path)]))
+    lines = planted.table(load_training_runs([records(tmp_path)]))
     assert lines[0] == "SYNTHETIC RECORDS, made up for a test. Planted: &lt;b>\\|\\`, \\*hmm."
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("| ")]
     assert rows[2] == [
@@ -175,25 +167,22 @@ def test_the_table_of_runs_and_of_masks_on_the_same_tokens(tmp_path):
 def test_runs_without_planted_words_have_no_table_and_two_base_models_no_common_one(tmp_path):
     root = records(tmp_path)
     write_tokens(root / "stapo-s0", STEPS, watch=())  # a log of a real model
-    assert "STAPO" not in "".join(tables.planted(load_training_runs([root])))
+    assert "STAPO" not in "".join(planted.table(load_training_runs([root])))
     assert masks.planted_logs(load_training_runs([root / "stapo-s0"])) == []
     write_tokens(root / "stapo-s0", STEPS, watch=(4, 6, 7))
     with pytest.raises(RecordError, match=r"stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):
         masks.planted_logs(load_training_runs([root]))
 
 
-def test_a_difference_from_a_share_of_zero_has_that_shares_own_bound() -> None:
-    """Ten clusters of ten tokens: of every second one four are in the first share, of none one is in the second."""
-    cluster = np.repeat(np.arange(10), 10)
-    first = np.where(cluster % 2, 0, np.tile([1, 1, 1, 1, 0, 0, 0, 0, 0, 0], 10))
-    sums = masks.Sums(cluster, {"a": first, "b": np.zeros(100), "all": np.ones(100)})
-    bound = 1 - 0.025 ** (1 / 10)  # 0.308
-    a = sums.share("a", "all")
-    d = sums.difference(("a", "all"), ("b", "all"))
-    assert (d.mean, d.low, d.high) == pytest.approx((0.2, 0.2 - math.hypot(0.2 - a.low, bound), a.high))
-    d = sums.difference(("b", "all"), ("a", "all"))
-    assert (d.mean, d.low, d.high) == pytest.approx((-0.2, -a.high, math.hypot(0.2 - a.low, bound) - 0.2))
-    d = sums.difference(("all", "all"), ("b", "all"))  # of 1 from 0
-    assert (d.mean, d.low, d.high) == pytest.approx((1.0, 1.0 - math.hypot(bound, bound), 1.0))
-    d = sums.difference(("b", "all"), ("b", "all"))
-    assert (d.mean, d.low, d.high) == pytest.approx((0.0, -bound, bound))
+def test_the_figure_of_planted_words_marks_every_mask(tmp_path):
+    for method, selector in (("justrl", "keep_all"), ("stapo", "silence_spurious")):
+        synthetic.training_run(tmp_path, method, steps=1)
+        words = with_thresholds([Token(str(i), junk=i < 2, entropy=0.1 * i) for i in range(4)], 0.75)
+        own = words if method == "stapo" else [replace(t, silenced=False) for t in words]
+        write_tokens(tmp_path / f"{method}-s0", own, selector=selector)
+    group = groups([], load_training_runs([tmp_path]), paper.load())[labels.MINI]
+    with style():
+        found = save(planted.figure(group), ())
+    # heading, JustRL (silences none), STAPO; heading, four masks; heading, four masks
+    found = sorted(int(k) for k in re.findall(r'id="planted-(\d+)"', found.files["svg"].decode()))
+    assert found == sorted([2, 4, 5, 6, 7, 9, 10, 11, 12] * 2)
