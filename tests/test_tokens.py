@@ -17,9 +17,9 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("wordcloud")
 from stapo_repro import cli
 from stapo_repro.paper import checkout
-from stapo_repro.read import load_training_runs
 from stapo_repro.report import analyse
-from stapo_repro.tokens import numbers, tables
+from stapo_repro.text import small_percent
+from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import load, marked
 from stapo_results import token_log
 from stapo_results.errors import RecordError, RunFailed
@@ -186,18 +186,6 @@ def test_bad_folders_are_refused(tmp_path: Path):
         load(run)
 
 
-def test_rare_tokens_of_a_committed_log():
-    (run,) = load_training_runs([TRAINED])
-    _, _, counts = tables.rare_tokens([run])
-    # results/tables/planted.md: 284 silenced, 342 rare planted tokens, which are 81.24 % of the rare
-    name, steps, tokens, positive, rare, silenced, several = (c.strip() for c in counts.strip("| ").split(" | "))
-    assert (name, steps, silenced) == ("STAPO, seed 0", "30", "284")
-    assert int(rare) == round(342 / 0.8124) == 421
-    assert round(100 * 344 / int(positive.replace(",", "")), 2) == 1.26  # the base rate of planted tokens
-    assert int(tokens.replace(",", "")) > int(positive.replace(",", ""))
-    assert several == "53 of 120"  # four mini-batches a step
-
-
 def test_the_example_on_the_front_page_is_in_the_committed_log():
     log = load(checkout() / "results/records/real/train/stapo-s0")
     found = [numbers.case(log.vocabulary, row, "") for row in log.records(np.flatnonzero(log.silenced))]
@@ -205,8 +193,8 @@ def test_the_example_on_the_front_page_is_in_the_committed_log():
     text = (checkout() / "README.md").read_text(encoding="utf-8")
     (top, p), entropy = one["top"][0], one["entropy"]
     said = (
-        tables.small_percent(one["probability"]),
-        f"*{top.strip()}* {tables.small_percent(p, 2)}",
+        small_percent(one["probability"]),
+        f"*{top.strip()}* {small_percent(p, 2)}",
         f"{entropy:.2f} nats",
     )
     assert [x for x in said if x not in text] == []

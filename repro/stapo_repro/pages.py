@@ -14,7 +14,6 @@ from stapo_repro.figures import paper as figures
 from stapo_repro.figures.groups import Group, groups
 from stapo_repro.run import chain, request
 from stapo_repro.table import build, write
-from stapo_repro.tokens import tables
 from stapo_results import generated
 from stapo_results.errors import BadInput
 
@@ -39,7 +38,6 @@ def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     folder, files = out or _RESULTS / "tables", dict[Path, bytes]()
     table = build.build(read.load_cells(*roots(records)), paper.load())
     texts = {name: written(table) for name, written in write.FILES.items()}
-    texts["tokens.md"] = tables.tables(read.load_training_runs(*roots(records)))
     if not out:
         generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
         files[paper.checkout() / "scripts" / "miniature.sh"] = _by_hand().encode()

@@ -31,10 +31,9 @@ from stapo_repro.figures.style import save, style
 from stapo_repro.read import APART, Loaded, below, check_roots, load_cells
 from stapo_repro.table.build import build
 from stapo_repro.table.write import to_markdown
-from stapo_repro.text import shown, visible
+from stapo_repro.text import number_shown, shown, small_percent, visible
 from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, marked
-from stapo_repro.tokens.tables import MISMATCH, mismatch_cells, small_percent
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import Number, parse_verdicts, problem_means
@@ -43,6 +42,14 @@ from stapo_results.store import read, read_json, write_atomic
 Key = tuple[str, str, int]  # cell, problem, sample
 Responses = dict[str, list[tuple[Sample, Verdict]]]  # by cell
 
+MISMATCH = (
+    "S2T's tokens",
+    "Of them with the largest mismatch of all tokens, A > 0",
+    "Of them with the largest mismatch of the rare tokens",
+    "Rank correlation with entropy",
+    "Rank correlation with probability",
+    "Mismatch of the rare tokens, nats: median (largest)",
+)
 _MOST_WORDS = 500  # different tokens a part in tokens.json; the page's bars have fewer
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _PROSE = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -274,3 +281,17 @@ def _compared(run: LoggedRun, counts: Sequence[Mapping[str, Any]]) -> str:
     text = f"silenced: {sum(c['silenced'] for c in counts):,} in the log"
     text += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
     return text + (f"; {left_out:,} rows left out at the log's bound" if left_out else "")
+
+
+def mismatch_cells(m: Mapping[str, Number]) -> list[str]:
+    """A run's texts, in the order of MISMATCH."""
+    share = {name: number_shown(m[name], 1, 100, " %") for name in m}
+    least = f", at least {share['rare_least']}" if m["rare_least"].mean else ""
+    return [
+        f"{m['correct'].whole:,.0f}",
+        f"{share['correct']}; by chance {share['correct_chance']}",
+        f"{share['rare']}; by chance {share['rare_chance']}{least}",
+        number_shown(m["entropy"], 2),
+        number_shown(m["probability"], 2),
+        f"{m['median'].mean:.1e} ({m['largest'].mean:.1e})",
+    ]

@@ -117,3 +117,10 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
     """A Markdown table as lines; all columns but the first `left` ones are centred."""
     align = [*["---"] * left, *[":---:"] * (len(header) - left)]
     return ["| " + " | ".join(line) + " |" for line in (header, align, *rows)]
+
+
+def small_percent(share: float, digits: int = 4) -> str:
+    """0.0115 %; what that form would show as zero, in powers of ten."""
+    if share and 100 * share < 0.5 * 10.0**-digits:
+        return f"{100 * share:.1e} %"
+    return f"{100 * share:.{digits}f} %"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from stapo_repro import labels, read
 from stapo_repro.read import TrainingRun
-from stapo_repro.text import escape
+from stapo_repro.report import MISMATCH, mismatch_cells
+from stapo_repro.text import escape, grid
 from stapo_repro.tokens import numbers
-from stapo_repro.tokens.log import run_label
-from stapo_repro.tokens.tables import MISMATCH, filled, log_of, mismatch_cells
+from stapo_repro.tokens.log import log_of, run_label
 from stapo_results.sizes import is_miniature_size
 from studies import command
 
@@ -42,4 +42,5 @@ def mismatches(runs: Sequence[TrainingRun]) -> list[str]:
             rows.append([escape(run_label(run) + note), *(mismatch_cells(found) if found else [why])])
         if not of_method:
             rows.append([escape(labels.method_label(method)), "not run"])
-    return filled(("Run", *MISMATCH), rows)
+    head = ("Run", *MISMATCH)
+    return grid(head, [[*row, *[""] * (len(head) - len(row))] for row in rows])

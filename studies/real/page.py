@@ -14,11 +14,10 @@ from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.labels import RARE_TOKEN_MASKS, method_label, size_label
 from stapo_repro.paper import checkout
 from stapo_repro.read import ENGINES, JUDGE, TrainingRun, load_cells, load_training_runs
-from stapo_repro.text import escape, grid, model_text, number_shown, shown
+from stapo_repro.text import escape, grid, model_text, number_shown, shown, small_percent
 from stapo_repro.tokens import numbers
-from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
+from stapo_repro.tokens.log import LoggedRun, batch_keys, in_text, load, log_of, marked, run_label
 from stapo_repro.tokens.shares import Sums
-from stapo_repro.tokens.tables import small_percent
 from stapo_results import generated, store, token_log
 from stapo_results.schema import Run
 from stapo_results.statistics import Number
@@ -139,12 +138,31 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
         "Means of the first five steps to means of the last five. Candidates: of masks over rare tokens.",
         "",
     ]
-    lines += [*grid(head, rows), "", *_below_justrl([r for r in runs if (r.size, r.seed) == (claims.SIZE, 0)])]
-    for r in (
-        r for r in runs if r.method == "stapo" and r.size == claims.SIZE and (r.folder / token_log.FOLDER).is_dir()
-    ):
-        lines += silenced(load(r.folder), r.seed)
+    of_size = [r for r in runs if r.size == claims.SIZE]
+    lines += [*grid(head, rows), "", *rare_tokens(of_size), *_below_justrl([r for r in of_size if r.seed == 0])]
+    for r in of_size:
+        if r.method == "stapo" and (r.folder / token_log.FOLDER).is_dir():
+            lines += silenced(load(r.folder), r.seed)
     return lines
+
+
+def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
+    """How many tokens of each training with a token log are rare, a line a run, STAPO's and JustRL's first."""
+    rows = []
+    for run in sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed)):
+        log = log_of(run)
+        if log is None:
+            continue
+        rare = log.counts["rare"]
+        _, batch = np.unique(batch_keys(log.counts)[rare], return_inverse=True)
+        several = int((np.bincount(batch, log.counts["tokens"][rare]) > 1).sum())
+        positive = sum(q.tokens for q in numbers.quadrants(log))
+        steps = numbers.by_step(log)
+        sums = {part: sum(s[part] for s in steps) for part in ("tokens", "rare", "region", "mini_batches")}
+        texts = [f"{n:,}" for n in (sums["tokens"], positive, sums["rare"], sums["region"])]
+        rows.append([escape(run_label(run)), f"{len(steps)}", *texts, f"{several} of {sums['mini_batches']}"])
+    head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
+    return [*grid(head, rows), ""]
 
 
 def _below_justrl(runs: Sequence[TrainingRun]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import synthetic_records as synthetic
 import token_logs as logs
 
-from stapo_repro.read import TrainingRun, load_cells
+from stapo_repro.read import TrainingRun, load_cells, load_training_runs
 from stapo_repro.tokens.log import load
 from stapo_results.schema import ProblemResult, StepMetrics
 from stapo_results.statistics import Number
@@ -144,3 +144,15 @@ def test_the_committed_page_is_of_the_committed_probes() -> None:
     files: dict[Path, bytes] = {}
     page.add(files)
     assert files[TABLES / "real.md"] == (TABLES / "real.md").read_bytes()
+
+
+def test_rare_tokens_of_a_committed_log() -> None:
+    (run,) = load_training_runs([RECORDS / "miniature/train/stapo-s0"])
+    _, _, counts, _ = page.rare_tokens([run])
+    # results/tables/planted.md: 284 silenced, 342 rare planted tokens, which are 81.24 % of the rare
+    name, steps, tokens, positive, rare, silenced, several = (c.strip() for c in counts.strip("| ").split(" | "))
+    assert (name, steps, silenced) == ("STAPO, seed 0", "30", "284")
+    assert int(rare) == round(342 / 0.8124) == 421
+    assert round(100 * 344 / int(positive.replace(",", "")), 2) == 1.26  # the base rate of planted tokens
+    assert int(tokens.replace(",", "")) > int(positive.replace(",", ""))
+    assert several == "53 of 120"  # four mini-batches a step

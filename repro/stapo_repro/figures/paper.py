@@ -11,8 +11,7 @@ from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import Sketch, save, style
 from stapo_repro.text import grid
 from stapo_repro.tokens import numbers
-from stapo_repro.tokens.log import LoggedRun
-from stapo_repro.tokens.tables import log_of
+from stapo_repro.tokens.log import LoggedRun, log_of
 from stapo_results.errors import meant
 
 Groups = Mapping[str, Group]

@@ -209,3 +209,8 @@ def load(folder: Path) -> LoggedRun:
         vocabulary=Vocabulary(tokenizer),
         inputs={name: store.sha256_file(file) for name, file in read.items()},
     )
+
+
+def log_of(run: TrainingRun) -> LoggedRun | None:
+    """The token log of a run; None where its folder has none."""
+    return load(run.folder) if (run.folder / token_log.FOLDER).is_dir() else None

@@ -15,11 +15,12 @@ from stapo_training.methods import ProxyConfig, SelectorConfig
 from stapo_training.selection.logit_statistics import Form
 from stapo_training.selection.token_stats import response_positions
 from stapo_training.token_log.writer import TokenLogConfig
-from stapo_training.verl_ext import attention, token_log_part
+from stapo_training.verl_ext import attention
 from stapo_training.verl_ext.advantages import PROXY, with_proxy
 from stapo_training.verl_ext.logits import LogitReading, PackedLogits
-from stapo_training.verl_ext.mini_batch import ROW, Batch, LogRecorder, RankTokens, TrainedStep, gather, set_values
+from stapo_training.verl_ext.mini_batch import Batch, RankTokens, TrainedStep, gather, set_values
 from stapo_training.verl_ext.selection import MiniBatchSelection
+from stapo_training.verl_ext.token_log_part import ROW, LogRecorder
 
 _VeRLEngine: Any = transformer_impl.FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
 
@@ -112,10 +113,9 @@ class SelectingEngine(_VeRLEngine):
         self._recorder = LogRecorder(tokens, judged, s, self.token_log, data["responses"].values())
         try:
             outputs = super().forward_backward_batch(data, loss_function)
-            part = token_log_part.finish(now, self.clip, data, self._recorder, keep_N, lambda v: gather(v, group))
+            now.logged.append(self._recorder.part(now, self.clip, data, keep_N, lambda v: gather(v, group)))
         finally:
             self._recorder = None
-        now.logged.append(part)
         return outputs
 
     def statistics_pass(self, data: Batch, response_offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

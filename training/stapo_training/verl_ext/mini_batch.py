@@ -1,4 +1,4 @@
-"""A veRL mini-batch as selectors and the token log need it: its masks, numbers gathered over ranks, what passes."""
+"""A veRL mini-batch as selectors and the token log need it: its masks, and numbers gathered over ranks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ import torch
 import torch.distributed as dist
 
 from stapo_training.methods import SelectorConfig
-from stapo_training.selection.selectors import rare_in_correct
 from stapo_training.selection.token_stats import TokenStats, spans, token_keys
 from stapo_training.token_log.rows import LogPart
-from stapo_training.token_log.writer import TokenLogConfig
-from stapo_training.verl_ext.logits import PackedLogits
 
 Batch = Any
 """A TensorDict of veRL's: jagged tensors, one row a sequence, and settings. Its own type says nothing of either."""
-ROW = "selector_row"
-"""The key under which micro-batches carry their sequences' rows in the mini-batch."""
-TOP = 5
-"""Most probable tokens that a row of the token log names."""
 
 
 @dataclass
@@ -95,61 +88,3 @@ class RankTokens:
     def stats(self, logprob_N: torch.Tensor, entropy_N: torch.Tensor) -> TokenStats:
         """The statistics under a policy that gives these."""
         return TokenStats(logprob_N, entropy_N, self.advantage_N, self.response_N, self.key_N, self.right_N)
-
-
-class LogRecorder:
-    """What the token log needs of a training pass, filled micro-batch by micro-batch as these pass (`record`).
-
-    Attributes:
-        judged: the statistics by which tokens were selected; where all are kept, those that pass.
-        passed: the current policy's, as they pass; its entropies only where they are `judged`.
-        collision_N: the sums of squared probabilities. top_id_NK, top_logprob_NK: the most probable tokens where a row
-            is written.
-    """
-
-    def __init__(
-        self,
-        tokens: RankTokens,
-        judged: TokenStats | None,
-        selector: SelectorConfig,
-        log: TokenLogConfig,
-        ids_N: torch.Tensor,
-    ):
-        self.tokens, self.selector, self.log = tokens, selector, log
-        unseen_N = torch.full_like(tokens.advantage_N, float("nan"))
-        self.passed = tokens.stats(unseen_N, torch.zeros_like(unseen_N))
-        self.judged, self.wants_entropy = judged or self.passed, judged is None
-        watch = torch.tensor(log.watch, dtype=torch.long, device=unseen_N.device)
-        self.watched_N = torch.isin(ids_N.to(unseen_N.device), watch)
-        self.collision_N = unseen_N.clone()
-        self.top_id_NK = torch.zeros(len(unseen_N), TOP, dtype=torch.long, device=unseen_N.device)
-        self.top_logprob_NK = unseen_N[:, None].repeat(1, TOP)
-
-    def record(
-        self,
-        rows_B: torch.Tensor,
-        logprob_M: torch.Tensor,
-        entropy_M: torch.Tensor | None,
-        collision_M: torch.Tensor,
-        logits: PackedLogits,
-    ) -> None:
-        """Record the M tokens of a micro-batch's rows; `entropy_M` where `wants_entropy`."""
-        index_M = self.tokens.index(rows_B)
-        self.passed.logprob_N[index_M] = logprob_M
-        every_M = self.tokens.response_N[index_M]
-        at = index_M[every_M]
-        self.collision_N[at] = collision_M[every_M]
-        if entropy_M is not None:
-            self.passed.entropy_N[at] = entropy_M[every_M]
-        wanted_M = self._logged(index_M)
-        if wanted_M.any():
-            at = index_M[wanted_M]
-            self.top_id_NK[at], self.top_logprob_NK[at] = logits.most_probable(wanted_M, TOP)
-
-    def _logged(self, index_M: torch.Tensor) -> torch.Tensor:
-        """The tokens of a micro-batch that get a row in the token log."""
-        judged = self.judged.take(index_M)
-        if self.log.mode == "full":
-            return judged.response_N
-        watched_M = self.watched_N[index_M] & judged.response_N & (judged.advantage_N > 0)
-        return rare_in_correct(judged, self.selector.tau_p) | watched_M
