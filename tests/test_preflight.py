@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -644,8 +643,7 @@ HALF_BILLION = {"model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 8
 
 
 def test_ray_lets_a_twentieth_of_the_memory_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_20 = SimpleNamespace(total=20 * 2**30, available=15 * 2**30)
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: of_20)
+    monkeypatch.setattr(machine, "usable_memory", lambda: (20 * 2**30, 15 * 2**30))
     assert machine.free_memory({}) == pytest.approx(14.0)
     assert machine.free_memory({"RAY_memory_usage_threshold": "0.9"}) == pytest.approx(13.0)
     assert machine.free_memory({"RAY_memory_monitor_refresh_ms": "0"}) == 15.0

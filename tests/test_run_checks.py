@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from driving import asked, environment, nvidia_smi
@@ -141,5 +140,5 @@ def test_stages_at_a_time_are_as_many_as_cores_and_memory_bear(monkeypatch: pyte
     r = asked(*(f"{m}/mini" for m in ("grpo", "entropy20", "justrl", "stapo")))
     for cores, gib, jobs in ((2, 20, 2), (8, 7, 2), (8, 2, 1), (1, 20, 1), (16, 100, 4)):
         monkeypatch.setattr(origins, "usable_cores", lambda n=cores: n)
-        monkeypatch.setattr(origins.psutil, "virtual_memory", lambda n=gib: SimpleNamespace(available=n * 2**30))
+        monkeypatch.setattr(origins, "usable_memory", lambda n=gib: (0, n * 2**30))
         assert checks.sharing(r)[0] == jobs

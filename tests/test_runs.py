@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,3 +185,25 @@ def test_variables_that_choose_instructions_are_on_record(monkeypatch: pytest.Mo
 def test_a_containers_quota_is_whole_cores() -> None:
     assert [provenance.cores_of(f"{quota} 100000\n") for quota in (200_000, 150_000, 50_000)] == [2, 2, 1]
     assert provenance.cores_of("max 100000\n") > 10_000
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    """8 GiB allowed, 5 in use, of which files take 1: 4 are left, or what the machine has left."""
+    limit, use, statistics, prefix = provenance._MEMORY_FILES[2 - version]
+    (tmp_path / "memory").mkdir()
+    (tmp_path / use).write_text(f"{5 << 30}\n")
+    (tmp_path / statistics).write_text(
+        f"anon 7\n{prefix}inactive_file {3 << 28}\n{prefix}active_file {1 << 28}\nunevictable 0\n"
+    )
+    for text, left, memory in (
+        (f"{8 << 30}", 15, (8, 4)),
+        (f"{8 << 30}", 2, (8, 2)),
+        (f"{2**63 - 4096}", 15, (20, 15)),
+    ):
+        (tmp_path / limit).write_text(text + "\n")
+        machine = SimpleNamespace(total=20 << 30, available=left << 30)
+        monkeypatch.setattr(provenance.psutil, "virtual_memory", lambda machine=machine: machine)
+        assert [x >> 30 for x in provenance.usable_memory(tmp_path)] == [*memory]
+    (tmp_path / limit).write_text("max\n")  # version 2: no limit
+    assert provenance.usable_memory(tmp_path)[0] >> 30 == 20

@@ -119,6 +119,25 @@ def cores_of(cpu_max: str) -> int:
     return sys.maxsize if quota == "max" else math.ceil(int(quota) / int(period))
 
 
+_MEMORY_FILES = (  # limit, use and statistics of control groups v2 and v1; there: in bytes, with the cache of files
+    ("memory.max", "memory.current", "memory.stat", ""),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
+)
+
+
+def usable_memory(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
+    """(total, available) bytes of this machine, or of its container where that allows less, as Ray counts them."""
+    memory = psutil.virtual_memory()
+    for limit, use, statistics, prefix in _MEMORY_FILES:
+        text = (groups / limit).read_text().strip() if (groups / limit).is_file() else ""
+        if text.isdigit() and int(text) < memory.total:
+            counts = dict(line.split() for line in (groups / statistics).read_text().splitlines())
+            files = sum(int(counts[f"{prefix}{kind}_file"]) for kind in ("active", "inactive"))
+            free = int(text) - int((groups / use).read_text()) + files
+            return int(text), max(0, min(memory.available, free))
+    return memory.total, memory.available
+
+
 def fast_bf16() -> bool:
     """Whether this processor multiplies bfloat16 faster than float32 (2 to 3 times; others are six times slower)."""
     info = Path("/proc/cpuinfo")
@@ -131,7 +150,7 @@ def hardware() -> dict[str, Any]:
     named = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
     cpu = named[1] if named else platform.processor() or platform.machine()
     gpus = [f"{line.strip()} MiB" for line in nvidia_smi("name,memory.total").splitlines()]
-    memory = round(psutil.virtual_memory().total / 2**30, 1)
+    memory = round(usable_memory()[0] / 2**30, 1)
     found = {"cpu": cpu, "cores": usable_cores(), "memory_gib": memory, "gpus": gpus}
     chosen = {name: os.environ[name] for name in ARITHMETIC if name in os.environ}
     return found | ({"arithmetic": chosen} if chosen else {})

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from stapo_repro import labels
 from stapo_repro.paper import checkout
 from stapo_repro.read import APART
@@ -22,7 +20,7 @@ from stapo_repro.run.cells import CellRequest, Model, Origin
 from stapo_repro.run.cost import GIB, MACHINES, Cost, budget, setting
 from stapo_repro.run.stages import Stage
 from stapo_results import throughput
-from stapo_results.provenance import nvidia_smi, usable_cores
+from stapo_results.provenance import nvidia_smi, usable_cores, usable_memory
 from stapo_results.schema import SETTINGS
 
 BASE_SEED = 0  # one base model for all training seeds
@@ -95,7 +93,7 @@ class Carried(Origin):
         return found | {f"eval/{m.name}": cost.on_cpu(known, "eval", m.method) for m in (() if r.quick else r.models)}
 
     def at_once(self, r: CellRequest) -> tuple[int, str]:
-        free, cores = psutil.virtual_memory().available / GIB, usable_cores()
+        free, cores = usable_memory()[1] / GIB, usable_cores()
         most = max(1, min(cores, int(free / cost.TRAINING_GIB), len(r.trained)))
         return most, f"{cores} cores, {free:.0f} GiB free at {cost.TRAINING_GIB:g} a training"
 

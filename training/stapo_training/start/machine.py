@@ -17,7 +17,7 @@ from huggingface_hub import constants
 
 from stapo_results import runs
 from stapo_results.errors import BadInput, message_of
-from stapo_results.provenance import nvidia_smi, usable_cores
+from stapo_results.provenance import nvidia_smi, usable_cores, usable_memory
 from stapo_results.throughput import CARDS, card_named
 from stapo_training.start import estimate
 from stapo_training.start.estimate import GIB
@@ -76,14 +76,12 @@ def this_node(environment: Mapping[str, str] = os.environ) -> Node:
 
 
 def free_memory(environment: Mapping[str, str] = os.environ) -> float:
-    """GiB that the machine's processes may still take before Ray ends one (its memory monitor; 0 ms: it has none).
-
-    A container's own limit, where it is lower, is not known here.
-    """
-    memory, share = psutil.virtual_memory(), float(environment.get("RAY_memory_usage_threshold", _MOST_IN_USE))
+    """GiB that this machine's or container's processes may still take before Ray ends one (its memory monitor; 0 ms: it
+    has none)."""
+    (total, available), share = usable_memory(), float(environment.get("RAY_memory_usage_threshold", _MOST_IN_USE))
     if environment.get("RAY_memory_monitor_refresh_ms") == "0":
         share = 1.0
-    return (memory.available - (1.0 - share) * memory.total) / GIB
+    return (available - (1.0 - share) * total) / GIB
 
 
 def cluster_nodes(address: str) -> list[Node]:

@@ -17,6 +17,8 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
+from stapo_results.provenance import usable_memory
+
 
 def settle() -> None:
     """Take what a process has loaded out of Python's garbage collection.
@@ -58,8 +60,8 @@ class _CpuModule(types.ModuleType):
     memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        memory = psutil.virtual_memory()
-        return memory.available, memory.total
+        total, available = usable_memory()
+        return available, total
 
     def get_device_name(self, device: Any = None) -> str:
         return "CPU"
