@@ -8,13 +8,14 @@ from typing import Literal
 from tyro.conf import UseAppendAction
 
 from studies import command
+from studies.worth.record import Kind
 
 
 def measure(
     model: Path, data: Path, probe: Path, data_dir: Path, out: Path, each: int = 150, of: int = 8,
     max_tokens: int = 512, seed: int = 0, dtype: Literal["float32", "bfloat16"] = "float32",
     engine: Literal["hf", "vllm"] = "hf", vllm: UseAppendAction[tuple[str, ...]] = (), anywhere: bool = False,
-    ordinary: int = 0,
+    ordinary: int = 0, kinds: UseAppendAction[tuple[Kind, ...]] = (),
 ) -> None:  # fmt: skip
     """Measure the worth of single tokens by continuations with and without them. To resume, repeat the command.
 
@@ -33,14 +34,16 @@ def measure(
         engine: Of the evaluation. hf, on a CPU, gives the same bytes again.
         vllm: KEY=VALUE, an argument of vLLM (repeat it).
         anywhere: Tokens behind the answer too, which hardly change it.
+        kinds: These alone (repeat it).
     """
     from studies.worth.measure import Measurement
     from studies.worth.measure import measure as measured
     from studies.worth.page import section
 
     asked = Measurement(
-        model, data, probe, data_dir, out, each, of, max_tokens, seed, dtype, engine, vllm, anywhere, ordinary
-    )
+        model, data, probe, data_dir, out, each=each, of=of, max_tokens=max_tokens, seed=seed, dtype=dtype,
+        engine=engine, vllm=vllm, anywhere=anywhere, ordinary=ordinary, kinds=kinds,
+    )  # fmt: skip
     print("\n".join(section(measured(asked))))
 
 

@@ -45,7 +45,7 @@ class Place(NamedTuple):
 class Measurement:
     """What is measured: of the log of `probe` (mode full) over `data`, up to `each` rare tokens of a kind and
     `ordinary` of the two others (0: `each`), each with `of` continuations of as many tokens as leave the response at
-    most `max_tokens`. anywhere: behind the answer too."""
+    most `max_tokens`. anywhere: behind the answer too. kinds: all, or these alone."""
 
     model: Path
     data: Path
@@ -61,11 +61,13 @@ class Measurement:
     vllm: tuple[str, ...] = ()
     anywhere: bool = False
     ordinary: int = 0
+    kinds: tuple[Kind, ...] = ()
 
     @property
     def most(self) -> dict[Kind, int]:
         """How many tokens of each kind."""
-        return {kind: self.ordinary or self.each if kind.startswith("ordinary") else self.each for kind in KINDS}
+        most = {kind: self.ordinary or self.each if kind.startswith("ordinary") else self.each for kind in KINDS}
+        return {kind: n if kind in (self.kinds or KINDS) else 0 for kind, n in most.items()}
 
 
 def answered(tokenizer: Any, response: Sequence[int]) -> int:
@@ -153,7 +155,7 @@ def measure(asked: Measurement) -> list[TokenWorth]:
     revisions = model.revisions | {"data": store.sha256_file(asked.data)}
     exact = asked.engine == "hf" and not torch.cuda.is_available()
     run = provenance.new_run("probe", config, seeds={"worth": asked.seed}, deterministic=exact, revisions=revisions)
-    earlier = {"engine": "hf", "vllm": [], "ordinary": 0}  # what no option said
+    earlier = {"engine": "hf", "vllm": [], "ordinary": 0, "kinds": []}  # what no option said
     with runs.opened(asked.out, run, may_differ={"model", "data", "probe", "data_dir", "out"}.__contains__,
                      older=lambda c: {**earlier, **c}, foreign=[WORTH]) as folder:  # fmt: skip
         chosen, path = places(asked, model), asked.out / WORTH

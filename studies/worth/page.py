@@ -12,8 +12,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from stapo_repro.statistics import ALPHA
-from stapo_repro.text import grid, number_shown, p_shown, shown
+from stapo_repro.text import grid, model_text, number_shown, p_shown, shown, small_percent
+from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
+from stapo_repro.tokens.numbers import case
 from stapo_repro.tokens.shares import Array, Sums, interval
+from stapo_results import token_log
+from stapo_results.schema import Run
 from stapo_results.statistics import Number, holm
 from stapo_results.store import read, read_json
 from studies import command
@@ -23,6 +27,7 @@ from studies.worth.record import KINDS, WORTH, TokenWorth
 
 FILE = Path(__file__).with_name("claims.json")
 RECORDS = command.RECORDS / "worth"
+_PLACE = ("prompt_id", "sample", "position")
 _TITLES = {"paper": "planted words of the world paper", "costly": "planted words of the world costly",
            "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}  # fmt: skip
 
@@ -140,6 +145,28 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
     return [*lines, *grid(head, list(rows_of.values())), ""]
 
 
+def extremes(tokens: Sequence[TokenWorth], log: LoggedRun, each: int = 10) -> list[str]:
+    """The rare tokens of highest and of lowest Q - V that the log has, in their context; of equal ones those of lower
+    probability first."""
+    places = zip(*(log.table[name].to_pylist() for name in _PLACE), strict=True)
+    row_of = {place: i for i, place in enumerate(places)}
+    rare = sorted((t for t in tokens if t.kind in ("silenced", "kept")), key=lambda t: t.probability)
+    lines = []
+    for title, sign in (("highest", -1), ("lowest", 1)):
+        ordered = sorted(rare, key=lambda t: sign * (t.right_with - t.right_without) / t.of)
+        shown_of = [(t, row_of[place]) for t in ordered if (place := (t.prompt_id, t.sample, t.position)) in row_of]
+        rows = []
+        for t, i in shown_of[:each]:
+            c = case(log.vocabulary, log.records(np.array([i]))[0], t.kind)
+            top = " · ".join(f"{model_text(marked(text))} {small_percent(p, 2)}" for text, p in c["top"][:2])
+            text, right = in_text(c["before"][-60:], c["token"], c["after"][:20]), (t.right_with, t.right_without)
+            ends = [f"{n} of {t.of}" for n in right]
+            rows.append([text, small_percent(t.probability), shown(t.entropy), t.kind, top, *ends])
+        head = ("Token in its context", "p", "H (nats)", "S2T", "Most likely", "Right with it", "Without")
+        lines += [f"The {len(rows)} rare tokens of {title} Q - V:", "", *grid(head, rows, 1), ""]
+    return lines
+
+
 def add(files: dict[Path, bytes]) -> None:
     """Add results/tables/worth.md from the committed measurements."""
     claims = read_json(FILE, WorthClaims)
@@ -157,8 +184,12 @@ def add(files: dict[Path, bytes]) -> None:
         found = [number_shown(value, 3, sign=True), p_shown(p)] if value.known else ["not run", ""]
         rows.append([c.claim, shown(least, 3), *found, verdict])
     lines += [*grid(("Claim", "Detectable", "Q - V", "p after Holm", "Verdict"), rows), ""]
+    logs = sorted((command.RECORDS / "real").rglob(token_log.FOLDER))
+    log_of = {read_json(f.parent / "run.json", Run).revisions.get("data", "")[7:]: f.parent for f in logs}  # sha256:
     for name, tokens in measured.items():
         lines += [f"## {name}", "", *section(tokens)]
+        if (data := read_json(RECORDS / name / "run.json", Run).revisions["data"]) in log_of:
+            lines += extremes(tokens, load(log_of[data]))
     files[command.TABLES / "worth.md"] = "\n".join(lines).encode()
     maps = [
         worth_map(name, f"What a token is worth: {_TITLES.get(name, name)}", tokens)

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stapo_repro.tokens.log import load, marked
 from stapo_results.errors import BadInput
 from stapo_results.store import read
+from studies import command
 from studies.worth import page
 from studies.worth.bins import bins
 from studies.worth.measure import Measurement, answered, drawn, kinds, measure
@@ -125,3 +127,21 @@ def test_bins_by_hand() -> None:
     }
     low = found["0.0005 to 0.002", "0.1 to 0.5"].worth
     assert (low.low, low.high) == (-0.5, 0.5)  # problem "a" twice, or "b" twice
+
+
+def test_the_page_has_a_token_in_its_context_where_the_log_has_it() -> None:
+    log = load(command.RECORDS / "real" / "probe-05b-reach")
+    (row,) = log.records(np.array([0]))
+    at = {name: row[name] for name in ("sample", "position")}
+    tokens = [token(problem=row["prompt_id"], right=(4, 1), **at), token(problem="elsewhere", right=(0, 4), **at)]
+    highest, lowest = (line.split(" | ") for line in page.extremes(tokens, log) if line.endswith(" | 1 of 4 |"))
+    assert highest == lowest
+    assert (f"<b>{marked(log.vocabulary.one(row['token']))}</b>" in highest[0], highest[-2:]) == (
+        True,
+        ["4 of 4", "1 of 4 |"],
+    )
+
+
+def test_kinds_that_are_not_named_are_not_measured() -> None:
+    asked = Measurement(*[Path()] * 5, each=3, ordinary=2, kinds=("kept", KINDS[3]))
+    assert asked.most == dict(zip(KINDS, (0, 3, 0, 2), strict=True))
