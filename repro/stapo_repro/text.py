@@ -57,7 +57,7 @@ def code_shown(commit: str, dirty: bool) -> str:
     return commit[:12] + (" with uncommitted changes" if dirty else "")
 
 
-def shown(value: float | None, digits: int = 2, as_it_is: bool = False) -> str:
+def shown(value: float | None, digits: int = 2, *, as_it_is: bool = False) -> str:
     """The printed number, to eight decimals first unless it is to be taken as it is; "n/a" for None and NaN."""
     if value is None or math.isnan(value):
         return "n/a"
@@ -65,9 +65,9 @@ def shown(value: float | None, digits: int = 2, as_it_is: bool = False) -> str:
     return str(printed if printed else abs(printed))
 
 
-def signed(value: float | None, digits: int = 2, as_it_is: bool = False) -> str:
+def signed(value: float | None, digits: int = 2, *, as_it_is: bool = False) -> str:
     """The printed number with its sign; zero has none."""
-    text = shown(value, digits, as_it_is)
+    text = shown(value, digits, as_it_is=as_it_is)
     return f"+{text}" if value is not None and value > 0 and Decimal(text) else text
 
 
@@ -75,9 +75,9 @@ def number_shown(n: Number, digits: int, factor: float = 1, unit: str = "", sign
     """Such as "34.2 % (29.1 to 39.5)": each value times `factor`, the mean with its sign and its unit."""
     if not n.known:
         return "n/a"
-    low, high = (shown(factor * x, digits, True) for x in (n.low, n.high))
+    low, high = (shown(factor * x, digits, as_it_is=True) for x in (n.low, n.high))
     ends = f" ({low} to {high})" if n.has_interval else ""
-    return f"{(signed if sign else shown)(factor * n.mean, digits, True)}{unit}{ends}"
+    return f"{(signed if sign else shown)(factor * n.mean, digits, as_it_is=True)}{unit}{ends}"
 
 
 def p_shown(p: float | None) -> str:
