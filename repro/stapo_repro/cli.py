@@ -35,7 +35,7 @@ def _check_out(out: Path | None, records: Sequence[Path] = ()) -> None:
 
 
 def tables(records: Records = (), out: Path | None = None, check: bool = False) -> int:
-    """Regenerate the main table (Markdown, LaTeX, CSV, JSON), and that of tokens.
+    """Regenerate the main table (Markdown, LaTeX, CSV, JSON).
 
     Args:
         out: Where to write. Default: results/tables, and the README's table.

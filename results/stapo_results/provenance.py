@@ -119,22 +119,27 @@ def cores_of(cpu_max: str) -> int:
     return sys.maxsize if quota == "max" else math.ceil(int(quota) / int(period))
 
 
-_MEMORY_FILES = (  # limit, use and statistics of control groups v2 and v1; there: in bytes, with the cache of files
+_MEMORY_FILES = (  # of control groups v2 and v1: limit, use (with the cache of files) and statistics, in bytes
     ("memory.max", "memory.current", "memory.stat", ""),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
 )
 
 
 def usable_memory(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
-    """(total, available) bytes of this machine, or of its container where that allows less, as Ray counts them."""
+    """(total, available) bytes of this machine, or of its container where that allows less, as Ray counts them.
+
+    A job's own group below the root, as SLURM makes it, is not known.
+    """
     memory = psutil.virtual_memory()
     for limit, use, statistics, prefix in _MEMORY_FILES:
-        text = (groups / limit).read_text().strip() if (groups / limit).is_file() else ""
-        if text.isdigit() and int(text) < memory.total:
+        if not all((groups / name).is_file() for name in (limit, use, statistics)):
+            continue
+        allowed = (groups / limit).read_text().strip()
+        if allowed.isdigit() and int(allowed) < memory.total:
             counts = dict(line.split() for line in (groups / statistics).read_text().splitlines())
-            files = sum(int(counts[f"{prefix}{kind}_file"]) for kind in ("active", "inactive"))
-            free = int(text) - int((groups / use).read_text()) + files
-            return int(text), max(0, min(memory.available, free))
+            files = sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+            free = int(allowed) - int((groups / use).read_text()) + files
+            return int(allowed), max(0, min(memory.available, free))
     return memory.total, memory.available
 
 
@@ -145,7 +150,7 @@ def fast_bf16() -> bool:
 
 
 def hardware() -> dict[str, Any]:
-    """CPU model, usable cores, memory in GiB and GPUs (by nvidia-smi) of this machine; `ARITHMETIC` where it is set."""
+    """CPU model, usable cores, usable memory in GiB and GPUs (by nvidia-smi); `ARITHMETIC` where it is set."""
     info = Path("/proc/cpuinfo")
     named = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
     cpu = named[1] if named else platform.processor() or platform.machine()

@@ -20,7 +20,7 @@ from stapo_repro.tokens.shares import Sums, interval
 from stapo_results import store
 from stapo_results.schema import Record
 from stapo_results.statistics import Number
-from studies.testbed.masks import FULL, HIGH, NAMES, S2T
+from studies.masks import FULL, HIGH, NAMES, S2T
 
 Label = Literal["harmful", "neutral", "useful"]
 LABELS: tuple[Label, ...] = get_args(Label)

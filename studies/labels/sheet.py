@@ -22,9 +22,8 @@ from stapo_results import store, token_log
 from stapo_results.errors import BadInput
 from stapo_results.seeds import derive_seed
 from stapo_results.token_log import TokenLog
-from studies import command
+from studies import command, masks
 from studies.labels.readers import LABELS, LabelledToken, LabelRecord
-from studies.testbed import masks
 
 SHEET, KEY = "sheet.jsonl", "key.json"
 _PARTS = ("kept", "silenced")

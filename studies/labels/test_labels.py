@@ -9,8 +9,8 @@ import pytest
 
 from stapo_repro.paper import checkout
 from stapo_results.errors import RecordError
+from studies import masks
 from studies.labels import readers
-from studies.testbed import masks
 
 RECORDS = checkout() / "results" / "records" / "labels"
 HARMFUL, NEUTRAL, USEFUL = readers.LABELS

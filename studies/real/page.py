@@ -147,11 +147,12 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
 
 
 def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
-    """How many tokens of each training with a token log are rare, a line a run, STAPO's and JustRL's first."""
+    """How many tokens of each training are rare, a line a run, STAPO's and JustRL's first."""
     rows = []
     for run in sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed)):
-        log = log_of(run)
+        name, log = escape(run_label(run)), log_of(run)
         if log is None:
+            rows.append([name, "no token log", *[""] * 5])
             continue
         rare = log.counts["rare"]
         _, batch = np.unique(batch_keys(log.counts)[rare], return_inverse=True)
@@ -160,9 +161,10 @@ def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
         steps = numbers.by_step(log)
         sums = {part: sum(s[part] for s in steps) for part in ("tokens", "rare", "region", "mini_batches")}
         texts = [f"{n:,}" for n in (sums["tokens"], positive, sums["rare"], sums["region"])]
-        rows.append([escape(run_label(run)), f"{len(steps)}", *texts, f"{several} of {sums['mini_batches']}"])
+        rows.append([name, f"{len(steps)}", *texts, f"{several} of {sums['mini_batches']}"])
     head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
-    return [*grid(head, rows), ""]
+    said = "Of whole trainings: rare tokens, those that S2T would silence, mini-batches with two rare ones or more."
+    return [said, "", *(grid(head, rows) if rows else ["Not run."]), ""]
 
 
 def _below_justrl(runs: Sequence[TrainingRun]) -> list[str]:

@@ -20,7 +20,7 @@ from stapo_results import store, token_log
 from stapo_results.errors import RecordError
 from stapo_results.schema import Record
 from stapo_results.token_log import TokenLog
-from studies.testbed import masks
+from studies import masks
 
 FILE = "planted.json"
 NEAR_BASE = 2

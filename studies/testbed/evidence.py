@@ -20,7 +20,8 @@ from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.statistics import Number, crossed, over_seeds, parse_verdicts, pass_at_k
-from studies.testbed import counts, masks
+from studies import masks
+from studies.testbed import counts
 from studies.testbed.plan import VALIDATION_EVERY, world_of
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"

@@ -21,7 +21,8 @@ def add(files: dict[Path, bytes]) -> None:
     t = tables.Testbed(tables.read(command.RECORDS / FOLDER), claims.load())
     files |= {command.TABLES / name: data for name, data in _tables(t).items()}
     runs = read.load_training_runs([command.RECORDS / "miniature"])
-    lines = ["# What the masks silence of the miniature's planted words", "", *planted.table(runs), ""]
+    head = "# What the masks silence of the miniature's planted words (a tiny model on additions)"
+    lines = [head, "", *planted.table(runs), ""]
     files[command.TABLES / "planted.md"] = "\n".join(lines).encode()
     with style():
         drawn = planted.figure(groups([], runs, paper.load())[labels.MINI])

@@ -1,4 +1,4 @@
-"""What each mask silences of the miniature's planted words: a table and a figure."""
+"""A table and a figure of what each mask silences of the miniature's planted words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stapo_repro.read import TrainingRun
 from stapo_repro.text import escape, grid, number_shown, shown
 from stapo_repro.tokens.log import Vocabulary
 from stapo_results import token_log
-from studies.testbed import masks
-from studies.testbed.masks import MaskRow
+from studies import masks
+from studies.masks import MaskRow
 
 
 def table(runs: Sequence[TrainingRun]) -> list[str]:

@@ -14,7 +14,8 @@ from stapo_repro.read import Loaded, TrainingRun, inputs_hash, load_cells, load_
 from stapo_repro.table.build import provenance, scoring
 from stapo_repro.text import escape, grid, p_shown, shown, signed, written
 from stapo_results.store import to_line
-from studies.testbed import counts, masks
+from studies import masks
+from studies.testbed import counts
 from studies.testbed.claims import Claim, Claims, Verdict, judge, judging
 from studies.testbed.evidence import MASKED, MEASURES, Evidence, Quantity, gather, quantity, run_values
 from studies.testbed.plan import (

@@ -20,10 +20,10 @@ from stapo_repro.read import load_cells, load_training_runs
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cell, StepMetrics
 from stapo_results.store import write_json
+from studies.masks import FULL, HIGH, RANDOM, S2T
 from studies.testbed import claims, counts, evidence, tables
 from studies.testbed.claims import Claim
 from studies.testbed.evidence import Evidence, collapse_step, quantity, run_values
-from studies.testbed.masks import FULL, HIGH, RANDOM, S2T
 from studies.testbed.plan import Part, arms_of
 
 

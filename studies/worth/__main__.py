@@ -34,7 +34,7 @@ def measure(
         engine: Of the evaluation. hf, on a CPU, gives the same bytes again.
         vllm: KEY=VALUE, an argument of vLLM (repeat it).
         anywhere: Tokens behind the answer too, which hardly change it.
-        kinds: These alone (repeat it).
+        kinds: Kinds to measure (repeat it); all by default.
     """
     from studies.worth.measure import Measurement
     from studies.worth.measure import measure as measured

@@ -66,8 +66,9 @@ class Measurement:
     @property
     def most(self) -> dict[Kind, int]:
         """How many tokens of each kind."""
-        most = {kind: self.ordinary or self.each if kind.startswith("ordinary") else self.each for kind in KINDS}
-        return {kind: n if kind in (self.kinds or KINDS) else 0 for kind, n in most.items()}
+        ordinary = self.ordinary or self.each
+        most: dict[Kind, int] = {k: ordinary if k.startswith("ordinary") else self.each for k in KINDS}
+        return {k: n if k in (self.kinds or KINDS) else 0 for k, n in most.items()}
 
 
 def answered(tokenizer: Any, response: Sequence[int]) -> int:

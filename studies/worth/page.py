@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
@@ -27,6 +27,8 @@ from studies.worth.record import KINDS, WORTH, TokenWorth
 
 FILE = Path(__file__).with_name("claims.json")
 RECORDS = command.RECORDS / "worth"
+_PROBES = command.RECORDS / "real"
+_REAL = "qwen2.5-coder-0.5b"
 _PLACE = ("prompt_id", "sample", "position")
 _TITLES = {"paper": "planted words of the world paper", "costly": "planted words of the world costly",
            "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}  # fmt: skip
@@ -146,25 +148,40 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
 
 
 def extremes(tokens: Sequence[TokenWorth], log: LoggedRun, each: int = 10) -> list[str]:
-    """The rare tokens of highest and of lowest Q - V that the log has, in their context; of equal ones those of lower
-    probability first."""
+    """The rare tokens of highest and of lowest Q - V that the log has, in their context, at most half of them in each
+    table; of equal ones those of lower probability first."""
     places = zip(*(log.table[name].to_pylist() for name in _PLACE), strict=True)
     row_of = {place: i for i, place in enumerate(places)}
     rare = sorted((t for t in tokens if t.kind in ("silenced", "kept")), key=lambda t: t.probability)
-    lines = []
+    logged = [(t, row_of[place]) for t in rare if (place := (t.prompt_id, t.sample, t.position)) in row_of]
+    each = min(each, len(logged) // 2)
+    if not each:
+        return []
+    lines = [
+        f"Seen afterwards: {len(logged)} of {len(rare)} rare tokens are in the log of {log.name}. These are chosen by "
+        "their own measured Q - V, so much of it is chance.",
+        "",
+    ]
     for title, sign in (("highest", -1), ("lowest", 1)):
-        ordered = sorted(rare, key=lambda t: sign * (t.right_with - t.right_without) / t.of)
-        shown_of = [(t, row_of[place]) for t in ordered if (place := (t.prompt_id, t.sample, t.position)) in row_of]
         rows = []
-        for t, i in shown_of[:each]:
+        for t, i in sorted(logged, key=lambda of: sign * (of[0].right_with - of[0].right_without) / of[0].of)[:each]:
             c = case(log.vocabulary, log.records(np.array([i]))[0], t.kind)
             top = " · ".join(f"{model_text(marked(text))} {small_percent(p, 2)}" for text, p in c["top"][:2])
             text, right = in_text(c["before"][-60:], c["token"], c["after"][:20]), (t.right_with, t.right_without)
             ends = [f"{n} of {t.of}" for n in right]
             rows.append([text, small_percent(t.probability), shown(t.entropy), t.kind, top, *ends])
         head = ("Token in its context", "p", "H (nats)", "S2T", "Most likely", "Right with it", "Without")
-        lines += [f"The {len(rows)} rare tokens of {title} Q - V:", "", *grid(head, rows, 1), ""]
+        lines += [f"The {each} of {title} Q - V:", "", *grid(head, rows, 1), ""]
     return lines
+
+
+def as_designed(design: Mapping[str, int], record: Path) -> bool:
+    """Whether a measurement has the tokens of a kind and the continuations that the claims were written for."""
+    if not record.is_dir():
+        return False
+    config = read_json(record / "run.json", Run).config
+    of_kind = {"silenced": config["each"], "kept": config["each"], "ordinary": config["ordinary"] or config["each"]}
+    return design == of_kind | {"continuations": config["of"]} and config["seed"] == 0
 
 
 def add(files: dict[Path, bytes]) -> None:
@@ -173,7 +190,7 @@ def add(files: dict[Path, bytes]) -> None:
     d = claims.design
     lines = ["# What a token is worth", "", claims.rule, "", "## Claims", ""]
     measured = {f.parent.name: list(read(f, TokenWorth)) for f in sorted(RECORDS.glob(f"*/{WORTH}"))}
-    real = measured.get("qwen2.5-coder-0.5b")
+    real = measured.get(_REAL) if as_designed(d, RECORDS / _REAL) else None
     size = {"silenced": d["silenced"], "kept": d["kept"], "ordinary": 2 * d["ordinary"],
             "rare, low entropy": d["kept"], "rare, high entropy": d["kept"]}  # fmt: skip
     rows = []
@@ -184,8 +201,8 @@ def add(files: dict[Path, bytes]) -> None:
         found = [number_shown(value, 3, sign=True), p_shown(p)] if value.known else ["not run", ""]
         rows.append([c.claim, shown(least, 3), *found, verdict])
     lines += [*grid(("Claim", "Detectable", "Q - V", "p after Holm", "Verdict"), rows), ""]
-    logs = sorted((command.RECORDS / "real").rglob(token_log.FOLDER))
-    log_of = {read_json(f.parent / "run.json", Run).revisions.get("data", "")[7:]: f.parent for f in logs}  # sha256:
+    asked = {log.parent: read_json(log.parent / "run.json", Run) for log in sorted(_PROBES.rglob(token_log.FOLDER))}
+    log_of = {run.revisions["data"].removeprefix("sha256:"): f for f, run in asked.items() if run.kind == "probe"}
     for name, tokens in measured.items():
         lines += [f"## {name}", "", *section(tokens)]
         if (data := read_json(RECORDS / name / "run.json", Run).revisions["data"]) in log_of:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from stapo_repro.tokens.log import load, marked
+from stapo_results import provenance
 from stapo_results.errors import BadInput
-from stapo_results.store import read
+from stapo_results.store import read, write_json
 from studies import command
 from studies.worth import page
 from studies.worth.bins import bins
@@ -129,19 +130,40 @@ def test_bins_by_hand() -> None:
     assert (low.low, low.high) == (-0.5, 0.5)  # problem "a" twice, or "b" twice
 
 
-def test_the_page_has_a_token_in_its_context_where_the_log_has_it() -> None:
+def test_the_page_has_the_best_and_worst_tokens_in_their_context() -> None:
+    """Four tokens of the log with Q - V of 1/2, 1/2, 0 and -1/4, of which the second has the lower probability."""
     log = load(command.RECORDS / "real" / "probe-05b-reach")
-    (row,) = log.records(np.array([0]))
-    at = {name: row[name] for name in ("sample", "position")}
-    tokens = [token(problem=row["prompt_id"], right=(4, 1), **at), token(problem="elsewhere", right=(0, 4), **at)]
-    highest, lowest = (line.split(" | ") for line in page.extremes(tokens, log) if line.endswith(" | 1 of 4 |"))
-    assert highest == lowest
-    assert (f"<b>{marked(log.vocabulary.one(row['token']))}</b>" in highest[0], highest[-2:]) == (
-        True,
-        ["4 of 4", "1 of 4 |"],
-    )
+    rows = log.records(np.arange(4))
+    right, probability = ((3, 1), (2, 0), (1, 1), (0, 1)), (0.001, 0.0005, 0.001, 0.001)
+    tokens = [
+        token(problem=row["prompt_id"], right=r, probability=p, **{name: row[name] for name in ("sample", "position")})
+        for row, r, p in zip(rows, right, probability, strict=True)
+    ]
+    lines = page.extremes([*tokens, token(problem="elsewhere", right=(0, 4))], log)
+    shown = [line.split(" | ") for line in lines if line.endswith(" of 4 |")]
+    ends = [tuple(int(cell[0]) for cell in line[-2:]) for line in shown]
+    assert ends == [(2, 0), (3, 1), (0, 1), (1, 1)]
+    words = [f"<b>{marked(log.vocabulary.one(rows[i]['token']))}</b>" for i in (1, 0, 3, 2)]
+    assert [word in line[0] for word, line in zip(words, shown, strict=True)] == [True] * 4
+    assert page.extremes([token(problem="elsewhere")], log) == []
 
 
 def test_kinds_that_are_not_named_are_not_measured() -> None:
     asked = Measurement(*[Path()] * 5, each=3, ordinary=2, kinds=("kept", KINDS[3]))
     assert asked.most == dict(zip(KINDS, (0, 3, 0, 2), strict=True))
+
+
+def test_a_measurement_of_another_size_judges_no_claim(tmp_path: Path) -> None:
+    design = {"silenced": 9, "kept": 9, "ordinary": 4, "continuations": 2}
+    given = {"each": 9, "ordinary": 4, "of": 2, "seed": 0}
+    for changed, same in (
+        ({}, True),
+        ({"each": 10}, False),
+        ({"ordinary": 0}, False),
+        ({"of": 3}, False),
+        ({"seed": 1}, False),
+    ):
+        run = provenance.new_run("probe", given | changed, seeds={}, deterministic=True)
+        write_json(tmp_path / "run.json", run)
+        assert page.as_designed(design, tmp_path) == same
+    assert not page.as_designed(design, tmp_path / "none")

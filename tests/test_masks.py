@@ -20,8 +20,9 @@ from stapo_repro.figures.style import save, style
 from stapo_repro.read import load_training_runs
 from stapo_results import token_log
 from stapo_results.errors import RecordError
-from studies.testbed import masks, planted
-from studies.testbed.masks import FULL, HIGH, RANDOM, S2T
+from studies import masks
+from studies.masks import FULL, HIGH, RANDOM, S2T
+from studies.testbed import planted
 
 # Mini-batch 1: rare tokens with entropies 0.1 0.2 0.3 0.4, the first and the last junk; one frequent junk token.
 # Mini-batch 2: one rare token, junk. q = 0.75: tau_h is 0.325 and 0.9, the 0.25-quantile 0.175 and 0.9.
