@@ -177,7 +177,6 @@ def test_every_registered_method_and_other_values_of_a_mask_are_cells(size) -> N
         "actor_rollout_ref.selector.q=0.25",
     }
     told = dict(zip(methods(), methods(), strict=True)) | others
-    assert len(told) == 30
     by = commands(asked(*(f"{m}/{size}" for m in told)))
     trained = {name.removeprefix("train/").split(f"-{size}")[0].removesuffix("-s0"): command.split("method=")[1]
                for name, command in by.items() if name.startswith("train/")}  # fmt: skip

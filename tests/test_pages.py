@@ -49,13 +49,6 @@ def test_every_page_of_docs_stands_in_the_index():
     assert pages <= linked
 
 
-def test_the_front_page_counts_the_methods():
-    overlays = len(list((ROOT / "training/stapo_training/configs/method").glob("*.yaml")))
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"(\d+) overlays", text) == [str(overlays)]
-    assert re.findall(r"(\d+) more methods", text) == [str(overlays - 4 - 3)]  # beside four methods, three ablations
-
-
 def named_paths(text: str) -> list[str]:
     """The repository's paths that a page names in backticks, such as `eval/stapo_eval/run.py`."""
     return [word for word in re.findall(r"`([^`\s]+)`", text) if "/" in word and re.fullmatch(r"[\w./\-]+", word)]
