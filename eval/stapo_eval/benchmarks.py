@@ -220,9 +220,9 @@ def register(
     entries, path = own_entries(folder), folder / f"{name}.jsonl"
     if name in packaged():
         raise BadInput(f"{name} is a benchmark of the paper", next_step="choose another name")
-    found, local = find_rows(source, revision, split, columns), is_file_name(source)
+    rows, local = find_rows(source, revision, split, columns), is_file_name(source)
     hub = {} if local else {"hub": source, "revision": revision, "split": split, "columns": dict(columns)}
-    spec = describe(problems_of(name, None, found), title=name, file=path.name, **known, **hub)
+    spec = describe(problems_of(name, None, rows), title=name, file=path.name, **known, **hub)
     if name in entries and entries[name] != spec:
         raise BadInput(
             f"{folder / REGISTRY_FILE} has another benchmark {name}",
@@ -230,11 +230,11 @@ def register(
             expected=f"{entries[name].rows} rows, golds {entries[name].golds_sha256[:16]}, N {entries[name].samples}",
             next_step="choose another name, or delete the entry",
         )
-    text, there = to_jsonl(checked(name, spec, found)), path.exists()
-    if local and there and path.samefile(source):
+    text, exists = to_jsonl(checked(name, spec, rows)), path.exists()
+    if local and exists and path.samefile(source):
         if columns:
             raise BadInput(f"{path} is the source itself", next_step="rename its columns, or keep it in another folder")
-    elif there and path.read_text(encoding="utf-8") != text:
+    elif exists and path.read_text(encoding="utf-8") != text:
         raise BadInput(f"{path} exists and is another file", next_step="choose another name, or delete it")
     else:
         check_folder(folder, "--data-dir")

@@ -109,10 +109,10 @@ def grade(
     if all_presets:
         from stapo_eval.show import print_table
 
-        found = grade_all(Path(input), Path(output), limits, verdicts, use_answer_line=answer_line, cut=cut)
-        title = f"{found['responses']:,} responses; in {found['without_answer']:,} of them `ours` finds no answer"
+        report = grade_all(Path(input), Path(output), limits, verdicts, use_answer_line=answer_line, cut=cut)
+        title = f"{report['responses']:,} responses; in {report['without_answer']:,} of them `ours` finds no answer"
         columns = ("grader", "calls right", "right, ours wrong", "right, ours finds no answer", "wrong, ours right")
-        rows = [[grader, *(f"{n:,}" for n in counts.values())] for grader, counts in found["graders"].items()]
+        rows = [[grader, *(f"{n:,}" for n in counts.values())] for grader, counts in report["graders"].items()]
         print_table(title, columns, rows, text_columns=1)
         print(f"written: {output}, with every response on which two differ")
         return 0

@@ -95,7 +95,7 @@ def pair_runs(a: Cells, b: Cells, benchmarks: Sequence[str] = ()) -> dict[str, l
     Raises:
         BadInput: no common setting, or a benchmark that only one of them has.
     """
-    found = {}
+    pairs = {}
     for setting in sorted({s for _, s in a} & {s for _, s in b}, reverse=True) or ["one setting"]:
         first, second = ({x for x, s in side if s == setting} for side in (a, b))
         both = first & second
@@ -108,8 +108,8 @@ def pair_runs(a: Cells, b: Cells, benchmarks: Sequence[str] = ()) -> dict[str, l
                 expected="the same benchmarks, or their averages would not compare",
                 next_step=common if both else "evaluate one of them on the other's benchmarks and settings",
             )
-        found[setting] = [(a[x, setting], b[x, setting]) for x in dict.fromkeys(benchmarks) or sorted(first)]
-    return found
+        pairs[setting] = [(a[x, setting], b[x, setting]) for x in dict.fromkeys(benchmarks) or sorted(first)]
+    return pairs
 
 
 def check_copies(pair: Pair) -> None:
@@ -129,18 +129,18 @@ def check_copies(pair: Pair) -> None:
 
 def warnings(pairs: Sequence[Pair]) -> list[str]:
     """What a reader must know before reading a difference, each with both values."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_cell: dict[tuple[str, str], list[str]] = {}
     for pair in pairs:
         name = pair[0].cell.benchmark
         for what, value in _WARNED.items():
             x, y = (value(r) or "not recorded" for r in pair)
             if x != y:
-                found.setdefault((f"{what} DIFFER", short_hashes(f"{x} against {y}")), []).append(name)
+                by_cell.setdefault((f"{what} DIFFER", short_hashes(f"{x} against {y}")), []).append(name)
         for side, r in zip(("first", "second"), pair, strict=True):
             if missing := "".join(q.verdicts for q in r.problems).count("-"):
                 note = f"samples of the {side} are MISSING", "no difference is computed"
-                found.setdefault(note, []).append(f"{name} ({missing})")
-    out = [f"{what} on {', '.join(names)}: {values}" for (what, values), names in found.items()]
+                by_cell.setdefault(note, []).append(f"{name} ({missing})")
+    out = [f"{what} on {', '.join(names)}: {values}" for (what, values), names in by_cell.items()]
     return out + ["both sides are THE SAME RECORDS"] * all(x == y for x, y in pairs)
 
 

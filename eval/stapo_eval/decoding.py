@@ -56,15 +56,15 @@ def card_setting(folder: Path) -> str:
     """
     path, cure = folder / "generation_config.json", "name the setting by its numbers, as t0.6-p0.95-k20"
     try:
-        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        known = {k: float(said[k]) for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-                 if said.get(k) is not None}  # fmt: skip
+        card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        known = {k: float(card[k]) for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+                 if card.get(k) is not None}  # fmt: skip
     except (ValueError, TypeError, AttributeError) as e:
         raise BadInput(f"--settings card: {path.name} cannot be read", found=e, next_step=cure) from None
     if known.get("repetition_penalty", 1) != 1:
         penalty = known["repetition_penalty"]
         raise BadInput("--settings card: a repetition penalty is not supported", found=penalty, next_step=cure)
-    if said.get("do_sample") is False or known.get("temperature") == 0:
+    if card.get("do_sample") is False or known.get("temperature") == 0:
         return "t0"
     if "temperature" not in known:
         raise BadInput("--settings card: the model recommends no temperature", found=path, next_step=cure)
@@ -82,15 +82,15 @@ def parse_settings(text: str, max_tokens: int = MAX_TOKENS, card: str = "t0") ->
     """
     names = list(SETTINGS) if text == "both" else [s.strip() for s in text.split(",") if s.strip()]
     names = [card if name == "card" else name for name in names]
-    found = {n: decoding for n in names if (decoding := _decoding_of(n, max_tokens))}
-    if not found or len(found) < len(set(names)):
+    decodings = {n: decoding for n in names if (decoding := _decoding_of(n, max_tokens))}
+    if not decodings or len(decodings) < len(set(names)):
         raise BadInput(
             "unknown decoding setting",
-            found=", ".join(n for n in names if n not in found) or text,
+            found=", ".join(n for n in names if n not in decodings) or text,
             expected=f"both, {', '.join(SETTINGS)}, t0, card, or another in its shortest form, as t0.6-p0.95-k20-m0.1",
             next_step="leave out --settings for both",
         )
-    return found
+    return decodings
 
 
 def prompt(problem: str) -> str:

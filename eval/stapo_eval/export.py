@@ -87,8 +87,8 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
         for s in rows:
             problem: Problem = s["problem"]
             key = {"id": problem.id, "epoch": s["sample_index"] + 1}
-            said = {name: s[name] for name in ("rule", "judge", "reason", "seed")}
-            scores.append(key | {"value": int(s["correct"]), "answer": s["extracted"], "metadata": said})
+            verdict = {name: s[name] for name in ("rule", "judge", "reason", "seed")}
+            scores.append(key | {"value": int(s["correct"]), "answer": s["extracted"], "metadata": verdict})
             query, answer = prompt(problem.problem), {"role": "assistant", "content": s["response"]}
             stop = "max_tokens" if s["finish_reason"] == "length" else "stop"
             output = {"model": model, "choices": [{"message": answer, "stop_reason": stop}]}
@@ -128,8 +128,8 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             chat = Chat(**record.chat)
             asked = {"prompt_id": group, "sample": s["sample_index"], "messages": chat.messages(prompt(p.problem))}
             asked |= {"chat_template_kwargs": chat.template} if chat.template else {}
-            said = {name: s[name] for name in ("response", "finish_reason", "correct")}
-            responses.append(gold | asked | said)
+            fields = {name: s[name] for name in ("response", "finish_reason", "correct")}
+            responses.append(gold | asked | fields)
             verdicts.append({"id": key["id"], "grader": "with the judge", "rule": s["correct"]})
     judged = any(record.scored_by == "rule+judge" for record, _, _ in cells)
     files = {"responses.jsonl": responses} | ({"judge.jsonl": verdicts} if judged else {})

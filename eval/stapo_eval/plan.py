@@ -180,8 +180,8 @@ def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:
     def loaded(name: str) -> Benchmark:
         return load(name, data_dir, accept_variant=options.accept_variant, strict=options.strict)
 
-    found = [checks.attempt(name, loaded, name) for name in names]
-    return tuple({b.name: b for b in found if b is not None}.values())
+    loaded_all = [checks.attempt(name, loaded, name) for name in names]
+    return tuple({b.name: b for b in loaded_all if b is not None}.values())
 
 
 def _model(options: RunOptions, known: Run | None) -> tuple[ModelFiles, dict[str, str]]:

@@ -65,8 +65,8 @@ def context_note(limit: ContextLimit) -> str:
 
 def refused_notes(options: Collection[str]) -> list[str]:
     """The alarm of an endpoint that does not take what a setting switches off; none where it takes all of it."""
-    own = ", ".join(x for x in options if x in NEUTRAL)
-    return [f"ALARM: the endpoint does not take {own}: its own defaults may change the samples"] if own else []
+    refused = ", ".join(x for x in options if x in NEUTRAL)
+    return [f"ALARM: the endpoint does not take {refused}: its own defaults may change the samples"] if refused else []
 
 
 def check_refused(plan: EvaluationPlan, options: Collection[str]) -> None:

@@ -70,7 +70,7 @@ def write_records(
     unclear = asking.judge_notes(judged.values()) if plan.judge_counts else []
     chat = plan.options.chat.recorded
     limits += [f"the prompt has more than the paper's: {json.dumps(chat, ensure_ascii=False)}"] if chat else []
-    said = [*refused_notes(run.options_refused), *notes(records, samples), *limits, *unclear, *flip_notes(cells)]
+    alarms = [*refused_notes(run.options_refused), *notes(records, samples), *limits, *unclear, *flip_notes(cells)]
     summary = {
         "schema_version": 1,
         "model": plan.title,
@@ -78,7 +78,7 @@ def write_records(
         "cells": cells,
         "averages": averages(records),
         "judge": plan.judge_text,
-        "notes": said,
+        "notes": alarms,
     }
     store.write_atomic(plan.out / "summary.md", summary_page(summary))
     store.write_json(plan.out / "summary.json", summary)  # the last: a finished run has it
@@ -94,8 +94,8 @@ def cell_record(
         samples, verdicts: those of this cell, in the same order.
     """
     cell, benchmark, decoding, problems, n = planned
-    whole = len(benchmark.problems)
-    part = f"only the first {len(problems)} of {whole} problems" if len(problems) < whole else ""
+    most = len(benchmark.problems)
+    part = f"only the first {len(problems)} of {most} problems" if len(problems) < most else ""
     answered = [(s, v) for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"]
     lengths, (identical, by_chance) = [s.response_tokens for s, _ in answered], _identical([s for s, _ in answered])
     return CellRecord(
@@ -108,7 +108,7 @@ def cell_record(
         grader=f"{plan.options.preset}, {grader_version()}",
         judge=plan.judge_text,
         problems=_problems(planned, samples, verdicts),
-        benchmark_rows=whole,
+        benchmark_rows=most,
         benchmark_sha256=benchmark.golds_sha256,
         variant="; ".join(x for x in (benchmark.variant, part) if x),
         text_variants=len(benchmark.text_variants),
@@ -237,15 +237,15 @@ def summarise(record: CellRecord, samples: Sequence[Sample], verdicts: Sequence[
 
 def averages(records: Sequence[CellRecord]) -> list[dict[str, Any]]:
     """The unweighted mean over benchmarks, a setting each; the bootstrap is stratified by benchmark."""
-    found = []
+    rows = []
     for setting in dict.fromkeys(r.cell.setting for r in records):
         scores = [
             [statistics.parse_verdicts(p.verdicts) for p in r.problems] for r in records if r.cell.setting == setting
         ]
-        whole = statistics.average([statistics.clustered(x) for x in scores])
+        average = statistics.average([statistics.clustered(x) for x in scores])
         means = [statistics.problem_means(x) for x in scores]
-        found.append({"setting": setting, "benchmarks": len(scores), **estimate_fields(whole, means)})
-    return found
+        rows.append({"setting": setting, "benchmarks": len(scores), **estimate_fields(average, means)})
+    return rows
 
 
 def notes(records: Sequence[CellRecord], samples: Sequence[Sample]) -> list[str]:
@@ -335,7 +335,7 @@ def audit(record: CellRecord) -> dict[str, Any]:
     asked = sum(n for row in confusion.values() for says, n in row.items() if says != "not_asked")
     to_right = confusion["rule_incorrect"]["correct"]
     to_wrong = confusion["rule_correct"]["incorrect"] + confusion["rule_correct"]["invalid"]
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "asked": asked,
         "confusion": confusion,
         "flips_to_correct": to_right,
@@ -344,12 +344,12 @@ def audit(record: CellRecord) -> dict[str, Any]:
         **dict.fromkeys(("rule_accuracy", "difference", "low", "high", "bootstrap_low", "bootstrap_high")),
     }
     if not asked:
-        return found
+        return report
     scored, by_rule = means(record), means(record, "rule")
     moved = statistics.paired(scored, by_rule)
     rule_accuracy = rounded(math.fsum(by_rule.values()) / len(by_rule))
     return (
-        found | {"rule_accuracy": rule_accuracy} | difference_fields(moved, [[scored[k] - by_rule[k] for k in scored]])
+        report | {"rule_accuracy": rule_accuracy} | difference_fields(moved, [[scored[k] - by_rule[k] for k in scored]])
     )
 
 

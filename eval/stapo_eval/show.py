@@ -159,11 +159,11 @@ def tables_of(summary: Mapping[str, Any]) -> list[tuple[str, list[str], list[lis
             by_rule = a["rule_accuracy"] if a["asked"] else c["accuracy"]
             moved = [*map(percent, (by_rule, c["accuracy"], a["difference"])), interval(a["low"], a["high"])]
             letters = j["correct"], j["incorrect"], j["invalid"] - without["no_letter"], without["no_letter"]
-            said = "/".join(map(str, letters)), f"{without['too_long']}/{without['error']}/{without['stray']}"
+            replies = "/".join(map(str, letters)), f"{without['too_long']}/{without['error']}/{without['stray']}"
             flips = f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"])
             # a summary of an older version does not know
             unseen = f"{a.get('flips_without_answer', '–')}/{a.get('flips_cut_off', '–')}"
-            judged.append([*name, *moved, str(a["asked"]), *said, unseen, *flips])
+            judged.append([*name, *moved, str(a["asked"]), *replies, unseen, *flips])
     for a in summary["averages"]:
         if a["benchmarks"] > 1:
             scores.append([f"average of {a['benchmarks']}", a["setting"], "", *score(a), "", "", ""])

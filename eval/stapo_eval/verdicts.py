@@ -89,12 +89,12 @@ def _judge(
     questions = _questions(plan, samples, graded)
     keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge)
     known = {key: j for key, j in asking.recorded(path, judge).items() if key in first}
-    said = [j for j in known.values() if j.status == "answered"]
-    display.start("judge", len(said), len(first))
+    answered = [j for j in known.values() if j.status == "answered"]
+    display.start("judge", len(answered), len(first))
     check = asking.check_replies if plan.judge_counts else lambda judged, questions=0: None
-    if len(said) < len(first):
-        check(said, len(first))  # before a judge is loaded
-        checked = len(said)
+    if len(answered) < len(first):
+        check(answered, len(first))  # before a judge is loaded
+        checked = len(answered)
         kind, options = plan.options.judge_options()
         threads, dtype = plan.run.config["threads"], plan.run.config["dtype"]
         with (
@@ -104,11 +104,11 @@ def _judge(
             for judgements in asking.ask(first, judge, engine, known):
                 store.append(path, judgements)
                 known |= {j.key: j for j in judgements}
-                said += judgements
-                display.update(len(said), len(first))
-                if len(said) - checked >= asking.MOST_UNCLEAR * len(first):
-                    check(said, len(first))
-                    checked = len(said)
+                answered += judgements
+                display.update(len(answered), len(first))
+                if len(answered) - checked >= asking.MOST_UNCLEAR * len(first):
+                    check(answered, len(first))
+                    checked = len(answered)
     check(list(known.values()))
     return {i: known[key] for (i, _), key in zip(questions, keys, strict=True)}
 
@@ -143,9 +143,9 @@ def judge_note(plan: EvaluationPlan) -> str:
     if not plan.judge_counts:
         return STAND_IN
     papers = {name.rpartition("/")[2] for name in REVISIONS}
-    said = {
+    remarks = {
         UNPUBLISHED: not plan.prompt.source,
         OTHER_JUDGE: plan.judge is not None and plan.judge.name.rpartition("/")[2] not in papers,
         OTHER_RULE: plan.options.judge_mode == "justrl-exact" and plan.options.preset != "justrl",
     }
-    return "; ".join(note for note, so in said.items() if so)
+    return "; ".join(note for note, so in remarks.items() if so)

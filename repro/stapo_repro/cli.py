@@ -138,18 +138,18 @@ def main(argv: list[str] | None = None) -> None:
 
     def command() -> int:
         check_command("stapo-repro", argv, _COMMANDS)
-        found = tyro.extras.subcommand_cli_from_dict(
+        chosen = tyro.extras.subcommand_cli_from_dict(
             _COMMANDS,
             prog="stapo-repro",
             description="Tables, figures and the driver of the STAPO reproduction.",
             args=argv,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
         )
-        if isinstance(found, CellRequest):
+        if isinstance(chosen, CellRequest):
             from stapo_repro.run import chain
 
-            return chain.main(found)
-        return found
+            return chain.main(chosen)
+        return chosen
 
     sys.exit(run_main(command, extra="tables"))
 

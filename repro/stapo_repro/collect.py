@@ -104,8 +104,8 @@ def cut_run(folder: Path, record: Run, whole: dict[str, Any], shorten: Shorten |
             cut["config_from"] = share("config", _text(whole).encode())
             record = record.model_copy(update={"config": part})
     if record.kind == "train" and shorten:
-        kept_of_log, said = shorten(folder, record.run_id)
-        files, cut = files | kept_of_log, cut | said
+        kept_of_log, log_cut = shorten(folder, record.run_id)
+        files, cut = files | kept_of_log, cut | log_cut
     elif record.kind in ("train", "probe"):
         logged = token_log.join(folder)
         if tokenizer := logged.pop(f"{token_log.FOLDER}/{token_log.TOKENIZER}", None):
@@ -137,7 +137,7 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     """
     check_roots([run])
     root = run.resolve()
-    own, records = root / "run.json", dict[Path, Run]()
+    driver_file, records = root / "run.json", dict[Path, Run]()
     for path in sorted(root.rglob("run.json")):
         record = store.read_json(path, Run)
         if record.kind in ("base", "train", "eval", "probe"):  # the driver's own record stays behind
@@ -146,15 +146,15 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
         raise BadInput(f"{run}: no record found", expected="run.json files of trainings and evaluations",
                        next_step="stapo-repro collect runs/miniature --out DIR")  # fmt: skip
     earlier = [json.loads(p.read_bytes()) for p in sorted(out.glob(store.whole_name("config", "*")))]
-    whole = [*earlier, *(r.config for r in records.values() if r.kind == "train"), {}][0]
+    base_config = [*earlier, *(r.config for r in records.values() if r.kind == "train"), {}][0]
     written = Files()
     for folder, record in records.items():
-        files, shared = cut_run(folder, record, whole, shorten)
+        files, shared = cut_run(folder, record, base_config, shorten)
         for cell in sorted(folder.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
             files[cell.relative_to(folder)] = cell.read_bytes()
         written |= shared | {folder.relative_to(root) / name: data for name, data in files.items()}
-    if (root / FILE).exists() and (driver := store.read_json(own, Run)).kind == "repro":
+    if (root / FILE).exists() and (driver := store.read_json(driver_file, Run)).kind == "repro":
         taken = _times(root, driver.config, out, [r.hardware for r in records.values()])
         left_out = {"stages": {"__all__": {"command", "status"}}}
         written[Path(FILE)] = taken.model_dump_json(indent=1, exclude=left_out) + "\n"

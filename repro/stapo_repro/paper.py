@@ -38,10 +38,10 @@ def with_values(method: str, tau_p: float, q: float) -> str:
 def variant(label: str) -> tuple[str, float, float] | None:
     """(method, tau_p, q) of a run with another tau_p or q, from its label: `stapo-tau0.0002`, `stapo-random-q0.5`;
     None for any other label, the plain methods among them."""
-    found = _VARIANT.fullmatch(label)
-    if not found or not (found[2] or found[3]):
+    match = _VARIANT.fullmatch(label)
+    if not match or not (match[2] or match[3]):
         return None
-    return found[1], float(found[2] or TAU_P), float(found[3] or Q)
+    return match[1], float(match[2] or TAU_P), float(match[3] or Q)
 
 
 class PaperRow(BaseModel):

@@ -237,7 +237,7 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     with style():
         drawn = [save(sketch, ("svg", "png")) for sketch in figures.sketches(run)]
     spread, disagreement, compared = numbers.threshold(run), numbers.mismatch(run), _compared(run, counts)
-    found = {
+    of_log = {
         "schema_version": 6,
         "run_id": run.record.run_id if run.record is not None else None,
         "inputs": dict(sorted(run.inputs.items())),
@@ -270,7 +270,10 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         style=Markup(sheet),
         policy=f"default-src 'none'; style-src 'sha256-{allowed}'; img-src data:; base-uri 'none'; form-action 'none'",
     )
-    texts = {"index.html": page, "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n"}
+    texts = {
+        "index.html": page,
+        "tokens.json": json.dumps(of_log, ensure_ascii=False, indent=1, allow_nan=False) + "\n",
+    }
     files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     return files | {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}, [compared]
 

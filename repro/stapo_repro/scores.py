@@ -157,14 +157,14 @@ def _over_seeds(matrices: Sequence[NDArray[np.float64]], pooled: Number, samplin
     """The number of matrices (Q, S), or with one seed `pooled`, which is over the samples of all seeds. Where a problem
     has no sample, only the seeds' means are known. `sampling`: standard errors of the parts that it is the mean of."""
     if matrices[0].shape[1] == 1:
-        found = replace(pooled, se_problems=pooled.se, seeds=(pooled.mean,))
+        number = replace(pooled, se_problems=pooled.se, seeds=(pooled.mean,))
     elif any(np.isnan(m).any() for m in matrices):
-        found = Number(seeds=tuple(math.fsum(seed) / len(seed) for seed in matrices[0].T))
+        number = Number(seeds=tuple(math.fsum(seed) / len(seed) for seed in matrices[0].T))
     else:
-        found = crossed(matrices, fractions=True)
+        number = crossed(matrices, fractions=True)
     low, high = bootstrap([m.mean(axis=1) for m in matrices])
     return replace(
-        found,
+        number,
         problems=pooled.problems,
         samples=pooled.samples,
         missing=pooled.missing,
@@ -258,7 +258,7 @@ def difference(
     if not all(s.cells for pair in pairs for s in pair):
         return Difference(*label, "not run")
     golds = [{s.cells[0].record.benchmark_sha256 for s in pair} for pair in pairs]
-    if any(a.means.keys() != b.means.keys() for a, b in pairs) or any(len(of) > 1 for of in golds):
+    if any(a.means.keys() != b.means.keys() for a, b in pairs) or any(len(answers) > 1 for answers in golds):
         return Difference(*label, "other problems")
     if missing := sum(s.estimate.missing for pair in pairs for s in pair):
         return Difference(*label, "samples missing", Number(missing=missing))

@@ -37,13 +37,13 @@ def rounded(value: float) -> float | None:
 def written(x: object, columns: str) -> dict[str, Any]:
     """What a file holds of something: its attributes by name, "number.se" as "se" and "points=number.mean" as "points";
     numbers are `rounded`."""
-    found = {}
+    fields = {}
     for name, _, path in (column.rpartition("=") for column in columns.split()):
         value = attrgetter(path)(x)
         if isinstance(value, dict):
             value = {key: rounded(number) for key, number in value.items()}
-        found[name or path.rpartition(".")[2]] = rounded(value) if isinstance(value, float) else value
-    return found
+        fields[name or path.rpartition(".")[2]] = rounded(value) if isinstance(value, float) else value
+    return fields
 
 
 def as_written(n: Number) -> Number:
@@ -109,8 +109,8 @@ _SPANS = re.compile(
 
 def spans(markdown: str) -> list[tuple[str, str]]:
     """A cell or label of a grid as (text, mark) with mark "plain", "bold", "italic" or "small" (a line below)."""
-    found = ((m[m.lastgroup or 0], m.lastgroup or "plain") for m in _SPANS.finditer(markdown))
-    return [(re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<"), mark) for text, mark in found]
+    pieces = ((m[m.lastgroup or 0], m.lastgroup or "plain") for m in _SPANS.finditer(markdown))
+    return [(re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<"), mark) for text, mark in pieces]
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:

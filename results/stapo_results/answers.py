@@ -21,7 +21,7 @@ _WHOLE_BOX = re.compile(r"\s*\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?")
 
 def _boxes(text: str) -> tuple[list[tuple[int, int]], int]:
     """((start, end) of the contents of closed boxes in order of their start, start of the last unclosed box or -1)."""
-    found: list[tuple[int, int]] = []
+    boxes: list[tuple[int, int]] = []
     braces: list[tuple[int, bool]] = []  # position after an open brace, and whether it opens a box
     opens_box = -1  # where the brace of the box command just read has to stand
     for m in _TOKEN.finditer(text):
@@ -29,22 +29,22 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], int]:
             if text.startswith("{", m.end()):
                 opens_box = m.end()
             elif bare := _BARE.match(text, m.end()):
-                found.append((bare.start(), bare.end()))
+                boxes.append((bare.start(), bare.end()))
         elif m.lastgroup == "open":
             braces.append((m.end(), m.start() == opens_box))
         elif m.lastgroup == "close" and braces:
             start, box = braces.pop()
             if box:
-                found.append((start, m.start()))
+                boxes.append((start, m.start()))
     unclosed = max((start for start, box in braces if box), default=-1)
-    return sorted(found), unclosed
+    return sorted(boxes), unclosed
 
 
 def _outermost(text: str) -> tuple[list[tuple[int, int]], int]:
     """`_boxes` without those inside another, and without boxes that only name the command where one holds an answer."""
-    found, unclosed = _boxes(text)
+    boxes, unclosed = _boxes(text)
     outer: list[tuple[int, int]] = []
-    for start, end in found:
+    for start, end in boxes:
         if not outer or start > outer[-1][1]:
             outer.append((start, end))
     full = [(i, end) for i, end in outer if (text[i:end].strip() if text[i - 1] == "{" else _HELD.search(text, i, end))]
@@ -61,10 +61,10 @@ def last_boxed(text: str) -> str | None:
         The contents (possibly ""), or None where there is no box or the last box is never closed: a response that
         was cut off inside its final answer has none.
     """
-    found, unclosed = _outermost(text)
-    if not found or unclosed > found[-1][1]:
+    boxes, unclosed = _outermost(text)
+    if not boxes or unclosed > boxes[-1][1]:
         return None
-    start, end = found[-1]
+    start, end = boxes[-1]
     content = text[start:end]
     if text[start - 1] != "{":  # without braces a sentence's end sticks to the answer
         content = content.rstrip(".,;:")
@@ -114,8 +114,8 @@ def answer_line(text: str) -> str | None:
     For responses that were not asked for a box.
     """
     text, line = text[-_TAIL:], ""
-    while found := _ANSWER.findall(text):  # "Final Answer: The final answer is ..."
-        text = line = found[-1]
+    while answers := _ANSWER.findall(text):  # "Final Answer: The final answer is ..."
+        text = line = answers[-1]
     return _LAST_SIGNS.sub("", _LINE_END.split(line)[0]) or None
 
 

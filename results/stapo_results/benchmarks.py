@@ -307,22 +307,22 @@ def load(
     """
     if is_file_name(name):
         path = Path(name)
-        found, name = from_file(path), name_of_file(path)
-        spec = registry(path.parent).get(name) or describe(problems_of(name, None, found), title=path.stem)
+        rows, name = from_file(path), name_of_file(path)
+        spec = registry(path.parent).get(name) or describe(problems_of(name, None, rows), title=path.stem)
     else:
         specs = registry(data_dir)
         name = meant("benchmark", name, specs, _UNKNOWN)
         spec = specs[name]
         path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
         if path is not None and path.exists():
-            found = from_file(path)
+            rows = from_file(path)
         elif path is not None and (name in packaged() or not spec.hub):
             fetch = f"stapo-eval benchmarks --write {data_dir} --names {name} fetches it from the hub"
             raise BadInput(f"{path}: no such file", next_step=fetch if spec.hub else "check --data-dir")
         else:
             hint = f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR"
-            found = from_hub(spec.hub, revision=spec.revision, split=spec.split, columns=spec.columns, next_step=hint)
-    return checked(name, spec, found, accept_variant=accept_variant, strict=strict)
+            rows = from_hub(spec.hub, revision=spec.revision, split=spec.split, columns=spec.columns, next_step=hint)
+    return checked(name, spec, rows, accept_variant=accept_variant, strict=strict)
 
 
 def check_name(name: str, where: str) -> str:
@@ -357,12 +357,12 @@ def checked(name: str, spec: Spec, found: Rows, *, accept_variant: bool = False,
         if known[h] < 0:
             texts.append(p.id)
     pairs = ("rows", len(problems), spec.rows), ("gold answers (sha256)", golds, spec.golds_sha256)
-    differs = [(what, str(here)[:16], str(there)[:16]) for what, here, there in pairs if here != there]
+    differs = [(what, str(ours)[:16], str(theirs)[:16]) for what, ours, theirs in pairs if ours != theirs]
     if differs and not accept_variant:
         raise BadInput(
             f"{found.source} is not the benchmark {name}",
-            found=", ".join(f"{what} {here}" for what, here, _ in differs),
-            expected=", ".join(f"{what} {there}" for what, _, there in differs),
+            found=", ".join(f"{what} {ours}" for what, ours, _ in differs),
+            expected=", ".join(f"{what} {theirs}" for what, _, theirs in differs),
             next_step="get the registered copy; stapo-eval run --accept-variant takes this one, and scores then say so",
         )
     if texts and strict:
@@ -372,7 +372,7 @@ def checked(name: str, spec: Spec, found: Rows, *, accept_variant: bool = False,
             expected="the registered texts (up to white space)",
             next_step="leave out --strict: the differing rows are then counted and named in the records",
         )
-    variant = "; ".join(f"{what} {here} instead of {there}" for what, here, there in differs)
+    variant = "; ".join(f"{what} {ours} instead of {theirs}" for what, ours, theirs in differs)
     return Benchmark(name, spec, problems, found.source, golds, variant, tuple(texts))
 
 
@@ -426,8 +426,8 @@ def problems_of(name: str, spec: Spec | None, found: Rows) -> tuple[Problem, ...
     left = iter([*sorted(i for rest in free.values() for i in rest), *range(len(known), len(known) + len(rows))])
     problems = []
     for p, place in zip(rows, places, strict=True):
-        own = p.id or f"{name}-{next(left) if place is None else place:04d}"
-        problems.append(p.model_copy(update={"id": own}))
+        problem_id = p.id or f"{name}-{next(left) if place is None else place:04d}"
+        problems.append(p.model_copy(update={"id": problem_id}))
     double = [i for i, c in Counter(p.id for p in problems).items() if c > 1]
     if double:
         raise BadInput(f"{found.source}: duplicate ids", found=double[:5], next_step="give each problem its own")

@@ -81,9 +81,9 @@ def meant(kind: str, written: str, names: Collection[str], next_step: str) -> st
         BadInput: none is, or several are; the nearest one is suggested.
     """
     plain = {n: re.sub(r"[\W_]", "", n.lower()) for n in (written, *names)}
-    found = [n for n in names if n == written] or [n for n in names if plain[n] == plain[written]]
-    if len(found) == 1:
-        return found[0]
+    matches = [n for n in names if n == written] or [n for n in names if plain[n] == plain[written]]
+    if len(matches) == 1:
+        return matches[0]
     next_step = near_name(written, names) + next_step
     raise BadInput(f"unknown {kind}", found=written, expected=", ".join(names), next_step=next_step)
 

@@ -105,8 +105,8 @@ def _place(weight: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, t
     target = uniform.unsqueeze(-1) * ends[:, -1:]
     last = torch.searchsorted(ends, ends[:, -1:].contiguous())  # rounding may not lead to a token of weight 0
     at = torch.minimum(torch.searchsorted(ends, target, right=True), last)
-    own = weight.gather(-1, at)
-    into = (target - (ends.gather(-1, at) - own)) / own
+    width = weight.gather(-1, at)
+    into = (target - (ends.gather(-1, at) - width)) / width
     return at.squeeze(-1), into.squeeze(-1).clamp(0.0, 1.0)
 
 
@@ -131,9 +131,9 @@ def _draw_top(
     result = _among(ids, values.masked_fill(~kept, -torch.inf), uniform)
     if count > _BLOCK and not decided.all():
         rest = ~decided
-        whole = blocks[rest].view(-1, count).sort(dim=-1, descending=True, stable=True)
-        values = whole.values.masked_fill(~_kept(whole.values, total[rest], how), -torch.inf)
-        for into, part in zip(result, _among(whole.indices, values, uniform[rest]), strict=True):
+        ordered = blocks[rest].view(-1, count).sort(dim=-1, descending=True, stable=True)
+        values = ordered.values.masked_fill(~_kept(ordered.values, total[rest], how), -torch.inf)
+        for into, part in zip(result, _among(ordered.indices, values, uniform[rest]), strict=True):
             into[rest] = part
     return result
 
@@ -214,12 +214,12 @@ class _Slots:
         values[self._row_R, :, self.position_R] = value[:, :, 0]
         # the queries that share a head of keys are the rows of one product
         grouped = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
-        found = []
+        parts = []
         for rows, mask_rS in self._alike:
             seen = mask_rS.shape[1]
             if window:
                 mask_rS = mask_rS & (torch.arange(seen, device=key.device) > self.position_R[rows, None] - window)
-            found.append(
+            parts.append(
                 F.scaled_dot_product_attention(
                     grouped[rows],
                     keys[rows, :, :seen],
@@ -228,21 +228,21 @@ class _Slots:
                     scale=scale,
                 )
             )
-        return torch.cat(found).reshape(*query.shape[:-1], values.shape[-1])
+        return torch.cat(parts).reshape(*query.shape[:-1], values.shape[-1])
 
     def take(self, row: int) -> None:
         """Give a row the prompt that was read last."""
         for layer, pair in self.prompt.items():
             length = pair[0].shape[2]
             self._grow(layer, pair, length + 1)
-            for whole, part in zip(self.layers[layer], pair, strict=True):
-                whole[row, :, :length] = part[0]
+            for cache, part in zip(self.layers[layer], pair, strict=True):
+                cache[row, :, :length] = part[0]
 
     def swap(self, row: int, other: int, length: int) -> None:
         """Two rows change places with what they have seen, of `length` positions at most."""
         for pair in self.layers.values():
-            for whole in pair:
-                whole[[row, other], :, :length] = whole[[other, row], :, :length]
+            for cache in pair:
+                cache[[row, other], :, :length] = cache[[other, row], :, :length]
 
     def _grow(self, layer: int, like: tuple[torch.Tensor, torch.Tensor], positions: int) -> None:
         have = self.layers.get(layer)
@@ -457,18 +457,18 @@ class Sampler:
 
     def _ended(self, places: Sequence[int]) -> list[tuple[Hashable, Generated | Exception]]:
         """The responses of these rows that have ended; the last row takes the place of each."""
-        found: list[tuple[Hashable, Generated | Exception]] = []
+        ended: list[tuple[Hashable, Generated | Exception]] = []
         for i in reversed(places):
             row = self.working[i]
             stopped = row.tokens[-1] in self.stops
             if not stopped and len(row.tokens) < row.most:
                 continue
-            found.append((row.key, Generated(row.tokens, row.logprobs, "stop" if stopped else "length")))
+            ended.append((row.key, Generated(row.tokens, row.logprobs, "stop" if stopped else "length")))
             last = self.working.pop()
             if last is not row:
                 self.working[i] = last
                 self.slots.swap(len(self.working), i, last.position)
-        return found[::-1]
+        return ended[::-1]
 
     def all_ended(self) -> Iterator[list[tuple[Hashable, Generated]]]:
         """Work until nothing waits: the responses that ended in each step.
@@ -512,5 +512,5 @@ def generate(
     with closing(Sampler(model, min(rows, len(prompts)), stop_token_ids)) as sampler:
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             sampler.add(i, prompt, seed, how, max_new_tokens)
-        found = dict(itertools.chain.from_iterable(sampler.all_ended()))
-    return [found[i] for i in range(len(prompts))]
+        response_of = dict(itertools.chain.from_iterable(sampler.all_ended()))
+    return [response_of[i] for i in range(len(prompts))]

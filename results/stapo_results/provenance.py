@@ -82,11 +82,11 @@ def code_version() -> tuple[str, str]:
 
 
 def package_versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def nvidia_smi(fields: str) -> str:
@@ -156,9 +156,9 @@ def hardware() -> dict[str, Any]:
     cpu = named[1] if named else platform.processor() or platform.machine()
     gpus = [f"{line.strip()} MiB" for line in nvidia_smi("name,memory.total").splitlines()]
     memory = round(usable_memory()[0] / 2**30, 1)
-    found = {"cpu": cpu, "cores": usable_cores(), "memory_gib": memory, "gpus": gpus}
+    machine = {"cpu": cpu, "cores": usable_cores(), "memory_gib": memory, "gpus": gpus}
     chosen = {name: os.environ[name] for name in ARITHMETIC if name in os.environ}
-    return found | ({"arithmetic": chosen} if chosen else {})
+    return machine | ({"arithmetic": chosen} if chosen else {})
 
 
 def _is_secret(name: str) -> bool:

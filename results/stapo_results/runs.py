@@ -142,8 +142,8 @@ def previous_of(
         return None
     previous = store.read_json(path / RECORD, Run)
     config = older(previous.config) if previous.kind == new.kind else previous.config
-    there = previous.model_copy(update={"config": config})
-    differing = differences(there, new, may_differ)
+    migrated = previous.model_copy(update={"config": config})
+    differing = differences(migrated, new, may_differ)
     if differing and not resumes and previous.kind == new.kind and previous.status != "done":
         return None
     if differing:
@@ -164,17 +164,17 @@ def differences(previous: Run, new: Run, may_differ: Callable[[str], bool] = lam
     """
     if previous.kind != new.kind:
         return [f"kind: {previous.kind} there, {new.kind} now"]
-    there, here = (
+    before, after = (
         _flat("", r.config)
         | {f"seed {k}": v for k, v in r.seeds.items()}
         | {f"revision {k}": v for k, v in r.revisions.items()}
         for r in (previous, new)
     )
     return [
-        f"{key}: {there.get(key)!r} there, {here.get(key)!r} now"
-        for key in sorted({*there, *here}, key=lambda key: (key.count("."), key))
+        f"{key}: {before.get(key)!r} there, {after.get(key)!r} now"
+        for key in sorted({*before, *after}, key=lambda key: (key.count("."), key))
         # an older record hides more values than a new one
-        if there.get(key) not in (here.get(key), REDACTED) and not may_differ(key)
+        if before.get(key) not in (after.get(key), REDACTED) and not may_differ(key)
     ]
 
 
@@ -215,9 +215,9 @@ def check_file(path: str | os.PathLike, flag: str) -> None:
 
 def nearest(path: str | os.PathLike) -> Path:
     """The absolute path itself, or what exists nearest above it."""
-    whole = Path(path).absolute()
+    absolute = Path(path).absolute()
     # Path.exists raises PermissionError below a folder that this user may not read
-    return next(p for p in (whole, *whole.parents) if os.path.exists(p))
+    return next(p for p in (absolute, *absolute.parents) if os.path.exists(p))
 
 
 def check_folder(path: str | os.PathLike, flag: str) -> None:

@@ -321,9 +321,9 @@ class CellRecord(Record):
             raise ValueError("a problem stands twice")
         letters = Counter("".join(p.verdicts for p in self.problems))
         counts = {"correct": letters["1"], "incorrect": letters["0"]}
-        found = {verdict: lengths.responses for verdict, lengths in self.by_verdict.items()}
-        if found and found != counts:
-            raise ValueError(f"by_verdict counts {found}, but the verdicts say {counts}")
+        lengths_of = {verdict: lengths.responses for verdict, lengths in self.by_verdict.items()}
+        if lengths_of and lengths_of != counts:
+            raise ValueError(f"by_verdict counts {lengths_of}, but the verdicts say {counts}")
         return self
 
 

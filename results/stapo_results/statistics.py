@@ -48,9 +48,9 @@ def parse_verdicts(verdicts: str) -> list[float]:
 def problem_means(scores_QN: ArrayLike) -> NDArray[np.float64]:
     """Mean of the samples that are there, a problem each (Q,); NaN for a problem without any."""
     scores = matrix(scores_QN)
-    there = ~np.isnan(scores)
-    count = there.sum(axis=1)
-    total = np.where(there, scores, 0.0).sum(axis=1)
+    known = ~np.isnan(scores)
+    count = known.sum(axis=1)
+    total = np.where(known, scores, 0.0).sum(axis=1)
     return np.divide(total, count, out=np.full(len(scores), math.nan), where=count > 0)
 
 
@@ -217,15 +217,15 @@ def clustered(scores_QN: ArrayLike) -> Number:
     means = problem_means(scores)
     n = len(means)
     mean, variance = mean_variance(means)
-    found = interval(mean, [(variance, n - 1)])
-    low, high = np.clip([found.low, found.high], 0.0, 1.0).tolist()
+    number = interval(mean, [(variance, n - 1)])
+    low, high = np.clip([number.low, number.high], 0.0, 1.0).tolist()
     bound = 1 - ((1 - LEVEL) / 2) ** (1 / n)
     if np.all(means == 0):
         low, high = 0.0, bound
     elif np.all(means == 1):
         low, high = 1 - bound, 1.0
     missing = int(np.isnan(scores).sum())
-    return replace(found, low=low, high=high, problems=n, samples=scores.shape[1], missing=missing)
+    return replace(number, low=low, high=high, problems=n, samples=scores.shape[1], missing=missing)
 
 
 def average(estimates: Sequence[Number]) -> Number:
@@ -237,17 +237,17 @@ def average(estimates: Sequence[Number]) -> Number:
     """
     k = len(estimates)
     mean = math.fsum(e.mean for e in estimates) / k
-    found = interval(mean, [((e.se / k) ** 2, e.problems - 1) for e in estimates])
-    low, high = found.low, found.high
-    if not math.isnan(found.se):
-        half = found.high - mean
+    number = interval(mean, [((e.se / k) ** 2, e.problems - 1) for e in estimates])
+    low, high = number.low, number.high
+    if not math.isnan(number.se):
+        half = number.high - mean
         flat = [e for e in estimates if not e.se]
         low = max(0.0, mean - math.hypot(half, *((e.low - e.mean) / k for e in flat)))
         high = min(1.0, mean + math.hypot(half, *((e.high - e.mean) / k for e in flat)))
     elif k == 1:
         low, high = estimates[0].low, estimates[0].high
     return replace(
-        found,
+        number,
         low=low,
         high=high,
         problems=sum(e.problems for e in estimates),
@@ -288,9 +288,9 @@ def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -
     k = len(arrays)
     parts = [mean_variance(d) for d in arrays]
     mean = math.fsum(m for m, _ in parts) / k
-    found = interval(mean, [(v / k**2, d.size - 1) for (_, v), d in zip(parts, arrays, strict=True)])
+    number = interval(mean, [(v / k**2, d.size - 1) for (_, v), d in zip(parts, arrays, strict=True)])
     flips = sign_flip_p(np.concatenate([d / (d.size * k) for d in arrays]), resamples=resamples)
-    return replace(found, sign_flip=flips, problems=sum(d.size for d in arrays))
+    return replace(number, sign_flip=flips, problems=sum(d.size for d in arrays))
 
 
 def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Number:
@@ -319,15 +319,15 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Number:
     by_seed = [math.fsum(math.fsum(m[:, s]) / len(m) for m in matrices) / k for s in range(seeds)]
     mean, between = mean_variance(by_seed)
     problems = [(mean_variance(m.mean(axis=1))[1] / k**2, len(m) - 1) for m in matrices]
-    found = interval(mean, [*problems, (between, seeds - 1)])
-    low, high = found.low, found.high
-    if fractions and found.se == 0 and mean in (0.0, 1.0):
+    number = interval(mean, [*problems, (between, seeds - 1)])
+    low, high = number.low, number.high
+    if fractions and number.se == 0 and mean in (0.0, 1.0):
         exact = average([clustered(m.mean(axis=1)) for m in matrices])
         low, high = exact.low, exact.high
     elif fractions:
         low, high = np.clip([low, high], 0.0, 1.0).tolist()
     return replace(
-        found,
+        number,
         low=low,
         high=high,
         se_problems=math.sqrt(math.fsum(v for v, _ in problems)),
@@ -346,8 +346,8 @@ def over_seeds(values_S: Sequence[float]) -> Number:
     if not values.size or not np.isfinite(values).all():
         raise BadInput("each seed needs one finite number", found=list(values_S), expected="(S,)")
     mean, variance = mean_variance(values)
-    found = interval(mean, [(variance, len(values) - 1)])
-    return replace(found, se_problems=0.0, se_seeds=math.sqrt(variance), seeds=tuple(values.tolist()))
+    number = interval(mean, [(variance, len(values) - 1)])
+    return replace(number, se_problems=0.0, se_seeds=math.sqrt(variance), seeds=tuple(values.tolist()))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

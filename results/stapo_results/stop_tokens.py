@@ -22,9 +22,9 @@ def stop_token_ids(tokenizer: Any, generation_eos: int | list[int] | None) -> li
     Raises:
         BadInput: when there is none.
     """
-    own = generation_eos if isinstance(generation_eos, list) else [generation_eos]
+    eos = generation_eos if isinstance(generation_eos, list) else [generation_eos]
     vocabulary = tokenizer.get_vocab()
-    ids = {*own, tokenizer.eos_token_id, *map(vocabulary.get, _END_TOKENS)} - {None}
+    ids = {*eos, tokenizer.eos_token_id, *map(vocabulary.get, _END_TOKENS)} - {None}
     if not ids:
         raise BadInput(
             "the model has no token that ends a response", next_step="set eos_token_id in generation_config.json"

@@ -29,12 +29,12 @@ def duration(seconds: float | None) -> str:
         return "?"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = int(seconds + 0.5)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    hours, minutes = divmod(int(whole / 60 + 0.5), 60)
+    rounded = int(seconds + 0.5)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
+    hours, minutes = divmod(int(rounded / 60 + 0.5), 60)
     return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 

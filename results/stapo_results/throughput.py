@@ -54,8 +54,8 @@ VALIDATION = 30 * 32  # samples of a validation: AIME24, 32 a problem
 
 def card_named(name: str) -> str | None:
     """The key of CARDS in a card's full name: "NVIDIA H20" -> "H20"."""
-    found = [card for card in CARDS if re.search(rf"\b{card}\b", name)]
-    return found[0] if found else None
+    cards = [card for card in CARDS if re.search(rf"\b{card}\b", name)]
+    return cards[0] if cards else None
 
 
 def multiplied(shape: Shape) -> int:
@@ -143,9 +143,9 @@ class Step:
 
     def update(self, card: Card, gpus: int) -> float:
         """Seconds of everything but sampling."""
-        whole = self.sequences * (PROMPT + self.lengths.mean), self.sequences * self.lengths.mean_square
-        beside = self.forwards * self.on_one(card, *whole, gradient=False)
-        return (self.on_one(card, *whole, gradient=True) + beside) / gpus
+        work = self.sequences * (PROMPT + self.lengths.mean), self.sequences * self.lengths.mean_square
+        beside = self.forwards * self.on_one(card, *work, gradient=False)
+        return (self.on_one(card, *work, gradient=True) + beside) / gpus
 
     def sampling(self, card: Card, gpus: int) -> float:
         """Seconds of decoding."""

@@ -227,10 +227,10 @@ def join(run: Path) -> dict[str, bytes]:
     for path, table in zip(shard_files(folder, first), (tokens, log.histogram), strict=True):
         files[path] = _parquet(table.combine_chunks().replace_schema_metadata(metadata))
     if (tokenizer := folder / TOKENIZER).exists():
-        whole = json.loads(tokenizer.read_bytes())
-        if "merges" in whole.get("model", ()):
-            whole["model"]["merges"] = []
-        files[tokenizer] = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+        settings = json.loads(tokenizer.read_bytes())
+        if "merges" in settings.get("model", ()):
+            settings["model"]["merges"] = []
+        files[tokenizer] = json.dumps(settings, ensure_ascii=False, separators=(",", ":")).encode()
     return {path.relative_to(run).as_posix(): data for path, data in files.items()}
 
 
@@ -240,9 +240,9 @@ def tokenizer_file(run: Path) -> Path:
     Raises:
         RecordError: a broken run record, or the copy that it names is not there.
     """
-    own, record = run / FOLDER / TOKENIZER, run / "run.json"
-    cut = store.read_json(record, Run).cut if record.is_file() and not own.is_file() else None
-    return store.find_whole(run, "tokenizer", cut.tokenizer) if cut and cut.tokenizer else own
+    file, record = run / FOLDER / TOKENIZER, run / "run.json"
+    cut = store.read_json(record, Run).cut if record.is_file() and not file.is_file() else None
+    return store.find_whole(run, "tokenizer", cut.tokenizer) if cut and cut.tokenizer else file
 
 
 def shards(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -53,10 +53,10 @@ def advantages(d: Definition, tokens: TokensByHand) -> torch.Tensor:
     found_S = torch.where(tokens.reward_S > 0, d.positive, -1.0)  # W-REINFORCE's
     if d.advantage != "w_reinforce":
         for group in tokens.group_S.unique():
-            mine = tokens.group_S == group
-            reward_G = tokens.reward_S[mine]
+            in_group_S = tokens.group_S == group
+            reward_G = tokens.reward_S[in_group_S]
             with_std = objectives.group_advantage(reward_G)
-            found_S[mine] = with_std if d.advantage == "grpo" else reward_G - reward_G.mean()
+            found_S[in_group_S] = with_std if d.advantage == "grpo" else reward_G - reward_G.mean()
     old_p_N = tokens.old_N.exp()
     found_N = found_S[tokens.sequence_N] * (1 - d.reweight * (1 - old_p_N))
     if d.amplify > 1 and tokens.entropy_N.mean() < d.target_entropy:  # the old policy's is near it

@@ -25,16 +25,16 @@ def check(method: str, overrides: Sequence[str]) -> int:
     chosen = [in_full(f"method={method}"), *overrides]
     config = compose([*chosen, *_PLACE])
     check_attention(config)
-    own = definition_of(config)
+    composed = definition_of(config)
     known = methods().get(chosen[0].partition("=")[2])
     # which tokens make the quantile is open: each reading is held against its own calculation
-    definition = own if known is None else known.definition.model_copy(update={"among": own.among})
+    definition = composed if known is None else known.definition.model_copy(update={"among": composed.among})
     if known is None:
         print(f"{method} is not in the registry: it is held against its own overlay's numbers.")
         print("Which tokens a user's selector silences is taken from its file, and is not checked.")
-    elif own != definition:
-        different = [k for k in type(own).model_fields if getattr(own, k) != getattr(definition, k)]
-        print("\n".join(f"{k}: {getattr(own, k)}, in the registry {getattr(definition, k)}" for k in different))
+    elif composed != definition:
+        different = [k for k in type(composed).model_fields if getattr(composed, k) != getattr(definition, k)]
+        print("\n".join(f"{k}: {getattr(composed, k)}, in the registry {getattr(definition, k)}" for k in different))
     from stapo_training.verl_ext import exactness  # imports veRL
 
     print("ranks  micro-batch   loss      gradient norm  gradient  kept tokens")

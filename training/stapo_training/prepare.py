@@ -62,16 +62,16 @@ def prepare(o: DataOptions) -> DataRecord | None:
     models = within.folder.revisions if within else {}
     loaded = _benchmarks(o.benchmarks)
     validated = _validation(o.validation, loaded)
-    found = source.find(o.source, o.revision)
+    prompts = source.find(o.source, o.revision)
     run = provenance.new_run(
         "data",
-        {"source": found.name, "revision": found.revision, **options, "validation": o.validation}
+        {"source": prompts.name, "revision": prompts.revision, **options, "validation": o.validation}
         | ({"within_reach": within.config} if within else {}),
         seeds={"within_reach": within.seed} if within else {},
         deterministic=within is None or within.place[0] == "cpu",
-        revisions={found.name: found.sha256} | {n: b.golds_sha256 for n, b in loaded.items()} | models,
+        revisions={prompts.name: prompts.sha256} | {n: b.golds_sha256 for n, b in loaded.items()} | models,
     )
-    chosen = partial(_candidates, o, found, loaded)
+    chosen = partial(_candidates, o, prompts, loaded)
     if o.dry_run:
         runs.previous_of(out, run, "--out", resumes=within is not None)
         kept = chosen()[1]
@@ -83,10 +83,10 @@ def prepare(o: DataOptions) -> DataRecord | None:
             print(f"{out} is finished already")
         else:
             again = "makes the samples that are missing" if within else "makes it anew"
-            there = out / reach.SAMPLES
-            lines = len(there.read_bytes().splitlines()) if within and there.exists() else 0
+            samples_file = out / reach.SAMPLES
+            lines = len(samples_file.read_bytes().splitlines()) if within and samples_file.exists() else 0
             with folder.working(f"{lines} samples" if lines else "the start", resume=f"the same command {again}"):
-                record = _written(o, found, validated, chosen(), within)
+                record = _written(o, prompts, validated, chosen(), within)
     _show(record, loaded)
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=... run.data={out} ...")
@@ -147,12 +147,12 @@ def _validation(asked: str, loaded: Mapping[str, benchmarks.Benchmark]) -> Asked
     """The benchmark of `NAME` or `NAME:N`, and the problems to validate with: those whose gold a box can equal."""
     name, _, count = asked.partition(":")
     golds = [(p, plain_gold(p.answer)) for p in loaded[name].problems] if name in loaded else []
-    found = [(p.problem, gold, p.id) for p, gold in golds if gold is not None]
-    n = int(count) if count.isdecimal() else 0 if count else len(found)
-    if not 1 <= n <= len(found):
-        expected = f"{' | '.join(loaded)}, or one of them and :N with 1 to {len(found) or 'all'} problems"
+    problems = [(p.problem, gold, p.id) for p, gold in golds if gold is not None]
+    n = int(count) if count.isdecimal() else 0 if count else len(problems)
+    if not 1 <= n <= len(problems):
+        expected = f"{' | '.join(loaded)}, or one of them and :N with 1 to {len(problems) or 'all'} problems"
         raise BadInput("no such validation", found=asked, expected=expected, next_step="--validation math500:32")
-    return name, [found[i * len(found) // n] for i in range(n)]
+    return name, [problems[i * len(problems) // n] for i in range(n)]
 
 
 def _file(path: Path, problems: Sequence[tuple[str, str, str]], data_source: str, split: str) -> FileInfo:
@@ -186,7 +186,7 @@ def _show(record: DataRecord, loaded: Mapping[str, benchmarks.Benchmark]) -> Non
     counts = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in record.counts.items())
     print(f"{record.source.rows} rows, {record.train.prompts} training prompts ({counts})")
     fate = "left out" if record.exclude_contaminated else "kept; --exclude-contaminated leaves them out"
-    found = ", ".join(
+    filters = ", ".join(
         f"{loaded[name].spec.title} {n} of {len(loaded[name].problems)}" for name, n in record.contamination.items()
     )
-    print(f"benchmark problems among the prompts: {found} ({record.counts['contaminated']} prompts, {fate})")
+    print(f"benchmark problems among the prompts: {filters} ({record.counts['contaminated']} prompts, {fate})")

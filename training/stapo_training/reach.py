@@ -106,15 +106,15 @@ class Asked:
     def plan(self, prompts: Sequence[Prompt]) -> str:
         """How much is sampled, and how long it takes by this machine's time for a linear layer."""
         samples, tokens = len(self.drawn(prompts)) * self.samples, int(CPU_LENGTH * self.max_tokens)
-        said = f"{samples} samples of at most {self.max_tokens} tokens, about {samples * tokens:,} tokens"
+        work = f"{samples} samples of at most {self.max_tokens} tokens, about {samples * tokens:,} tokens"
         device, dtype = self.place
         if device != "cpu":
-            return f"{said}; the time of a GPU is not known"
+            return f"{work}; the time of a GPU is not known"
         if (shape := Checks().attempt("shape", find_shape, str(self.folder.path))) is None:
-            return f"{said}; the time of this model family is not known"
+            return f"{work}; the time of this model family is not known"
         a_second = forward_tokens(shape, dtype)
-        whole = terminal.duration(samples * tokens / a_second)
-        return f"{said}: {whole} at {a_second:.0f} a second ({dtype}; the lengths and what else runs decide)"
+        hours = terminal.duration(samples * tokens / a_second)
+        return f"{work}: {hours} at {a_second:.0f} a second ({dtype}; the lengths and what else runs decide)"
 
     def rights(self, prompts: Sequence[Prompt], out: Path) -> dict[str, int]:
         """How many samples of each drawn prompt are right; those that `out` lacks are made first.
@@ -130,7 +130,7 @@ class Asked:
         lines = [done[p.problem_id, i] for p in drawn for i in range(self.samples)]
         store.write_atomic(path, "".join(store.to_line(s) + "\n" for s in lines))
         rights = {p.problem_id: sum(done[p.problem_id, i].right for i in range(self.samples)) for p in drawn}
-        found = Reach(
+        reach = Reach(
             model=self.folder.revisions["model"],
             dtype=self.place[1],
             decoding={"temperature": 1.0, "top_p": 1.0, "max_tokens": self.max_tokens},
@@ -139,7 +139,7 @@ class Asked:
             reward="strict_box",
             rights=rights,
         )
-        store.write_json(out / RECORD, found)
+        store.write_json(out / RECORD, reach)
         return rights
 
     def _sampled(
@@ -160,7 +160,7 @@ class Asked:
             prompt = self.folder.prompt(row["prompt"], p.problem_id, {})
             sampler.add((p.problem_id, i), prompt, seed, Drawing(), self.max_tokens)
             asked[p.problem_id, i] = p, i, seed
-        found, total = dict[tuple[str, int], ReachSample](), done + len(missing)
+        sampled, total = dict[tuple[str, int], ReachSample](), done + len(missing)
         with closing(sampler), store.Journal(path) as journal, terminal.Display() as display:
             for ended in sampler.all_ended():
                 made = []
@@ -171,7 +171,7 @@ class Asked:
                     how = {"finish_reason": response.finish_reason, "tokens": len(response.token_ids)}
                     made.append(ReachSample(problem_id=p.problem_id, sample=i, seed=seed, right=right, **how))
                 journal.append(made)
-                found |= {(s.problem_id, s.sample): s for s in made}
-                terminal.report_progress("data", done + len(found), total)
-                display.show(f"{done + len(found):,} of {total:,} samples", (done + len(found)) / total)
-        return found
+                sampled |= {(s.problem_id, s.sample): s for s in made}
+                terminal.report_progress("data", done + len(sampled), total)
+                display.show(f"{done + len(sampled):,} of {total:,} samples", (done + len(sampled)) / total)
+        return sampled

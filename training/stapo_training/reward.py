@@ -95,12 +95,12 @@ def compute_score(
 
     if verifier not in VERIFIERS:
         raise ValueError(f"verifier {verifier!r} is none of {', '.join(VERIFIERS)}")
-    found = verifiers.score(solution_str, str(ground_truth), verifier)
+    score = verifiers.score(solution_str, str(ground_truth), verifier)
     start = max(0, solution_str.rfind("\\boxed"))
     box = last_boxed(solution_str[start : start + _LONGEST])
     right = box is not None and normalise_gold(box) == normalise_gold(str(ground_truth))
-    misjudged = (right and not found["acc"], box is not None and not right and found["acc"])
+    misjudged = (right and not score["acc"], box is not None and not right and score["acc"])
     if noise and SAMPLE_SEED in (extra_info or {}):
         luck = random.Random(derive_seed(extra_info[SAMPLE_SEED], "noise"))  # type: ignore[index]
-        found["score"] = luck.choice((1.0, -1.0)) if luck.random() < noise else found["score"]
-    return found | dict(zip(MISJUDGED, misjudged, strict=True))
+        score["score"] = luck.choice((1.0, -1.0)) if luck.random() < noise else score["score"]
+    return score | dict(zip(MISJUDGED, misjudged, strict=True))

@@ -216,16 +216,16 @@ class EndpointEngine(Engine):
                 raise
             except (openai.OpenAIError, TimeoutError) as e:
                 status = getattr(e, "status_code", 0)
-                said = self._said(e) if status or str(e) else f"no answer within {self.options.timeout:g} s"
+                message = self._said(e) if status or str(e) else f"no answer within {self.options.timeout:g} s"
                 if status in (400, 413, 422):
-                    return failed(request, said)
+                    return failed(request, message)
                 if time.monotonic() < a.rests_until:  # another request had no answer from it
                     continue
-                a.last = said
+                a.last = message
                 if status == 429 or not await self._answers(a):
                     self._rest(a)
                 elif suspect:
-                    return failed(request, f"after two rounds of attempts: {said}")
+                    return failed(request, f"after two rounds of attempts: {message}")
                 else:
                     suspect = True
             finally:
@@ -249,8 +249,8 @@ class EndpointEngine(Engine):
             if all(a.down and not a.in_flight for a in self.addresses):  # what is in flight may still come
                 silent = now - max(a.silent_since for a in self.addresses)
                 if silent > self.options.patience:
-                    said = "; ".join(f"{a.url}: {a.last}" for a in self.addresses)
-                    raise RunFailed(f"no address has answered for {silent:.0f} s", found=said)
+                    reasons = "; ".join(f"{a.url}: {a.last}" for a in self.addresses)
+                    raise RunFailed(f"no address has answered for {silent:.0f} s", found=reasons)
             await asyncio.sleep(0.1)
 
     def _rest(self, a: _Address) -> None:
@@ -279,9 +279,9 @@ class EndpointEngine(Engine):
     def poll(self) -> list[Finished]:
         ended, self.running = self.runner.run(asyncio.wait(self.running, return_when=asyncio.FIRST_COMPLETED))
         broken = {task for task in ended if task.exception()}
-        if whole := ended - broken:
+        if complete := ended - broken:
             self.running |= broken  # raised by the next call: the answers are recorded first
-            return [task.result() for task in whole]
+            return [task.result() for task in complete]
         raise next(e for task in broken if (e := task.exception()))
 
     def close(self) -> None:

@@ -62,16 +62,16 @@ class EngineOptions:
 
 def key_values(flag: str, given: Sequence[str], fixed: Collection[str]) -> dict[str, Any]:
     """The values of KEY=VALUE by name, JSON or text; raises BadInput for what is none, or is one of the fixed."""
-    found = {}
+    values = {}
     for key, equals, value in (x.partition("=") for x in given):
         if not equals or key in fixed:
             expected = f"KEY=VALUE, and none of {', '.join(sorted(fixed))}"
             raise BadInput(f"--{flag} does not take this", found=key + equals + value, expected=expected)
         try:
-            found[key] = json.loads(value)
+            values[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
 def at_least(options: EngineOptions, name: str, least: int) -> None:

@@ -26,10 +26,10 @@ class Replica:
     def load(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any]) -> EngineSpec:
         """Load the engine: not in __init__, whose errors Ray carries without their cause."""
         if not model.folder.is_dir():  # another node
-            found = find_model(model.given, model.commit)
-            if found.weights_sha256 != model.weights_sha256:
-                raise BadInput(f"{model.given} is another model on another node", found=found.weights_sha256)
-            model = found
+            files = find_model(model.given, model.commit)
+            if files.weights_sha256 != model.weights_sha256:
+                raise BadInput(f"{model.given} is another model on another node", found=files.weights_sha256)
+            model = files
         try:
             self.engine = local(model, **how)  # type: ignore[call-arg]  # each has arguments of its own
         except Exception as e:
@@ -51,11 +51,11 @@ def _explained(error: Exception) -> Exception:
     if isinstance(error, BadInput):
         return error
     log = Path("/proc/self/fd/2")
-    said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     # the first cause stands far above the tracebacks that follow from it
-    named = [line for line in said.splitlines()[:-15] if re.search(r"\b\w*(Error|Exception): ", line)]
-    found = filter(None, (last_lines("\n".join(named)), last_lines(said), message_of(error)))
-    return RunFailed("a replica failed", found="\n".join(found))
+    named = [line for line in text.splitlines()[:-15] if re.search(r"\b\w*(Error|Exception): ", line)]
+    parts = filter(None, (last_lines("\n".join(named)), last_lines(text), message_of(error)))
+    return RunFailed("a replica failed", found="\n".join(parts))
 
 
 class RayEngine(Engine):
@@ -128,9 +128,9 @@ class RayEngine(Engine):
                 ray.kill(self.replicas.pop(i))
                 if not self.replicas:
                     raise RunFailed("every replica was lost", found=message_of(e)) from None
-                lost, said = self.held.pop(i), _cause(e)
+                lost, cause = self.held.pop(i), _cause(e)
                 self.notes.append(f"replica {i} was lost; the others did its work")
-                print(f"{self.notes[-1]}: {len(lost)} requests\n{said}", file=sys.stderr, flush=True)
+                print(f"{self.notes[-1]}: {len(lost)} requests\n{cause}", file=sys.stderr, flush=True)
                 self.spec = replace(self.spec, places=self.spec.places * len(self.held) // (len(self.held) + 1))
                 for request in lost.values():
                     self.submit(request)

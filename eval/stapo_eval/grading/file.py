@@ -204,7 +204,7 @@ def read_verdicts(files: Sequence[Path], ids: Collection[str]) -> dict[str, dict
         RecordError: a file without lines or with a preset's name for its grader, two verdicts on one response, none, or
             one on a response that is not among them.
     """
-    found: dict[str, dict[str, bool]] = {}
+    verdicts_of: dict[str, dict[str, bool]] = {}
     for file in files:
         lines = list(store.read(file, Reading))
         taken = sorted({x.grader for x in lines} & {*_PRESETS})
@@ -213,15 +213,15 @@ def read_verdicts(files: Sequence[Path], ids: Collection[str]) -> dict[str, dict
                               expected=f"lines whose grader is none of {', '.join(_PRESETS)}",
                               next_step="name each line's grader, with its version")  # fmt: skip
         for x in lines:
-            if found.setdefault(x.grader, {}).setdefault(str(x.id), x.rule) is not x.rule:
+            if verdicts_of.setdefault(x.grader, {}).setdefault(str(x.id), x.rule) is not x.rule:
                 raise RecordError(f"{file}: two verdicts of {x.grader} on one response", found=x.id, expected="one",
                                   next_step="grade the responses again, into a new file")  # fmt: skip
-    for name, verdicts in found.items():
+    for name, verdicts in verdicts_of.items():
         kinds = {"without a verdict": set(ids) - verdicts.keys(), "unknown": verdicts.keys() - set(ids)}
-        if wrong := "; ".join(f"{len(of)} {kind}, such as {min(of)}" for kind, of in kinds.items() if of):
+        if wrong := "; ".join(f"{len(rows)} {kind}, such as {min(rows)}" for kind, rows in kinds.items() if rows):
             raise RecordError(f"{name} graded other responses", found=wrong, expected=f"each of the {len(ids)} once",
                               next_step="grade the same --input")  # fmt: skip
-    return found
+    return verdicts_of
 
 
 def grade_all(
@@ -249,27 +249,28 @@ def grade_all(
         outcomes = grade(_read_items(source, Options(preset=preset), use_answer_line, cut)[1], limits)
         says[preset] = [o.rule for o in outcomes]
         answers = answers or [o.extracted for o in outcomes]
-    says |= {grader: [of[name] for name in names] for grader, of in read.items()}
+    says |= {grader: [verdicts[name] for name in names] for grader, verdicts in read.items()}
     cases = [
-        {"id": line.id, "says": {grader: of[row] for grader, of in says.items()}, "answer": answers[row],
+        {"id": line.id, "says": {grader: verdicts[row] for grader, verdicts in says.items()}, "answer": answers[row],
          "ending": line.response[-_ENDING:]}
         for row, line in enumerate(read_lines(source, Options()))
-        if len({of[row] for of in says.values()}) > 1
+        if len({verdicts[row] for verdicts in says.values()}) > 1
     ]  # fmt: skip
     commit, dirty = provenance.code_version()
-    found = {
+    report = {
         "schema_version": 1, "code_commit": commit, "code_dirty": dirty, "packages": provenance.package_versions(),
         "responses": len(names), "without_answer": answers.count(None),
-        "graders": {grader: _counts(of, says[_PRESETS[0]], answers) for grader, of in says.items()}, "cases": cases,
+        "graders": {grader: _counts(verdicts, says[_PRESETS[0]], answers) for grader, verdicts in says.items()},
+        "cases": cases,
     }  # fmt: skip
-    store.write_json(target, found)
-    return found
+    store.write_json(target, report)
+    return report
 
 
-def _counts(of: Sequence[bool], ours: Sequence[bool], answers: Sequence[str | None]) -> dict[str, int]:
-    rows = list(zip(of, ours, answers, strict=True))
+def _counts(verdicts: Sequence[bool], ours: Sequence[bool], answers: Sequence[str | None]) -> dict[str, int]:
+    rows = list(zip(verdicts, ours, answers, strict=True))
     return {
-        "right": sum(of),
+        "right": sum(verdicts),
         "right_ours_wrong": sum(x and not y and a is not None for x, y, a in rows),
         "right_ours_no_answer": sum(x and a is None for x, _, a in rows),
         "wrong_ours_right": sum(y and not x for x, y, _ in rows),

@@ -204,8 +204,8 @@ def _far_apart(x: Any, y: Any) -> bool:
 
     if not any(map(_is_long, (x, y))) or not all(v.is_Rational or _is_long(v) for v in (x, y)):
         return False
-    here, there = x.evalf(_DIGITS), y.evalf(_DIGITS)
-    return bool(abs(here - there) > Float("1e-30") * max(abs(here), abs(there)))
+    left, right = x.evalf(_DIGITS), y.evalf(_DIGITS)
+    return bool(abs(left - right) > Float("1e-30") * max(abs(left), abs(right)))
 
 
 def _is_long(x: Any) -> bool:
@@ -279,8 +279,8 @@ def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
         points.append({s: 10_000 * x for s, x in _point(symbols, 0).items()})
     steps = g.atoms(floor, ceiling) | a.atoms(floor, ceiling)
     if steps and symbols:
-        whole = g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps)
-        points = [*([] if whole else points), *_beside_steps(symbols, g, a, whole)]
+        by_steps = g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps)
+        points = [*([] if by_steps else points), *_beside_steps(symbols, g, a, by_steps)]
 
     def close(x: Any, y: Any) -> bool:
         most = None if symbols else within
@@ -396,7 +396,7 @@ def grade(gold: str, response: str) -> tuple[bool | None, str | None]:
     """
     from math_verify import parse, verify
 
-    found = parse(response, parsing_timeout=0)
-    if not found:
+    parsed = parse(response, parsing_timeout=0)
+    if not parsed:
         return None, None
-    return bool(verify(_gold(gold), found, timeout_seconds=0)), str(found[-1])
+    return bool(verify(_gold(gold), parsed, timeout_seconds=0)), str(parsed[-1])

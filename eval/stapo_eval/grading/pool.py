@@ -129,9 +129,9 @@ def _serve(connection: Connection, cpu_seconds: float, memory_mib: int) -> None:
     with suppress(EOFError):
         while True:
             gold, answer, options = connection.recv()
-            found = _verdict(gold, answer, options, cpu_seconds, memory)
-            connection.send_bytes(json.dumps(found).encode())
-            if found[0] == "memory":
+            verdict = _verdict(gold, answer, options, cpu_seconds, memory)
+            connection.send_bytes(json.dumps(verdict).encode())
+            if verdict[0] == "memory":
                 return  # a process that met its limit is in no known state
 
 
@@ -248,9 +248,9 @@ class Pool:
             while len(self.graders) < min(self.limits.count(len(jobs)), len(waiting) + len(again) + busy):
                 self.graders.append(_Grader(self.limits))
             pause = min(g.deadline(wall) for g in self.graders) - time.monotonic()
-            said = wait([g.connection for g in self.graders], max(0.0, pause))
+            ready = wait([g.connection for g in self.graders], max(0.0, pause))
             now = time.monotonic()
-            for g in [g for g in self.graders if g.connection in said]:
+            for g in [g for g in self.graders if g.connection in ready]:
                 try:
                     message = json.loads(g.connection.recv_bytes())
                 except (EOFError, OSError):

@@ -34,8 +34,8 @@ def _sought(gold: Gold) -> Gold:
     if not isinstance(gold, str) or not (boxes := final_boxes(gold)):
         return gold
     before, behind = gold.partition("\\boxed")[0], gold.rpartition(boxes[-1])[2]
-    found = _BEFORE_BOX.search(before) and _BEHIND_BOX.fullmatch(behind)
-    return f"{', '.join(boxes)} {behind.lstrip('}')}" if found else gold
+    boxed = _BEFORE_BOX.search(before) and _BEHIND_BOX.fullmatch(behind)
+    return f"{', '.join(boxes)} {behind.lstrip('}')}" if boxed else gold
 
 
 def in_one(gold: Gold) -> str:
@@ -102,9 +102,9 @@ def _quick_one(gold: str, answer: str, options: Options) -> bool | None:
 def quick(gold: Gold, answer: str, options: Options) -> bool | None:
     """The verdict where no algebra is needed, else None. Fast and bounded on any input."""
     gold = _sought(gold)
-    whole = gold if isinstance(gold, str) else ",".join(gold)
-    if len(answer) > max(_LONGEST, 4 * len(whole)):
-        g, a = key(whole), answer.strip() if is_whole(answer.strip()) else key(answer)
+    gold_text = gold if isinstance(gold, str) else ",".join(gold)
+    if len(answer) > max(_LONGEST, 4 * len(gold_text)):
+        g, a = key(gold_text), answer.strip() if is_whole(answer.strip()) else key(answer)
         return g == a or (is_whole(g) and is_whole(a) and same_whole(g, a))
     if isinstance(gold, str):
         g, a = key(gold), key(answer)
@@ -161,8 +161,8 @@ def full(gold: Gold, answer: str, options: Options) -> bool:
         if not isinstance(gold, str) and len(gold) > 1:
             return shape.same_lists([marked(g) for g in gold], marked(answer), terms)
         gold = in_one(gold)
-        whole, text = (x if options.unordered else joined(clean(x)) for x in (gold, answer))
-        return shape.same(marked(whole), marked(text), terms) or _written_otherwise(gold, answer, terms)
+        gold_text, text = (x if options.unordered else joined(clean(x)) for x in (gold, answer))
+        return shape.same(marked(gold_text), marked(text), terms) or _written_otherwise(gold, answer, terms)
     except RecursionError:
         return False
 

@@ -133,9 +133,9 @@ def same(gold: str, answer: str, terms: Terms) -> bool:
 
 def same_lists(golds: Sequence[str], answer: str, terms: Terms) -> bool:
     """Whether the members of a list are those of a gold list."""
-    found = items(answer, merge=False)
+    theirs = items(answer, merge=False)
     members = [tuple(x for g in golds for x in items(g, merge=merge).members) for merge in (True, False)]
-    return any(_lists("", answer, Items(m, False, ()), found, terms) for m in dict.fromkeys(members))
+    return any(_lists("", answer, Items(m, False, ()), theirs, terms) for m in dict.fromkeys(members))
 
 
 def _bare(text: str) -> str:
@@ -294,9 +294,9 @@ def _one_range(listed: Items, other: Items) -> str:
 
     Beside a union "x < 1, x > 2" is one too; beside another single text two bounds are the range between them.
     """
-    found = [r for r in map(_range_or_value, listed.members) if r]
-    texts, signs = [text for _, text in found], set(listed.signs)
-    if len(found) < len(listed.members) or len({name for name, _ in found}) > 1 or not any(map(_range, listed.members)):
+    spans = [r for r in map(_range_or_value, listed.members) if r]
+    texts, signs = [text for _, text in spans], set(listed.signs)
+    if len(spans) < len(listed.members) or len({name for name, _ in spans}) > 1 or not any(map(_range, listed.members)):
         return ""
     if signs == {OR}:
         return r"\cup ".join(texts)

@@ -73,7 +73,7 @@ _FILLERS = frozenset(("of", "the", "a", "an", "approximately", "about", "exactly
 
 
 def _sizes() -> dict[str, tuple[Fraction, Dimensions]]:
-    sizes = {n: (Fraction(size), {quantity: 1}) for quantity, of in _OTHERS.items() for n, size in of.items()}
+    sizes = {n: (Fraction(size), {quantity: 1}) for quantity, units in _OTHERS.items() for n, size in units.items()}
     for (symbol, word), exponent in zip(_PREFIXES.items(), _EXPONENTS, strict=True):
         for names, size, dimensions in _SI:
             value = (Fraction(size) * Fraction(10) ** exponent, dimensions)
@@ -152,9 +152,9 @@ def parse_unit(text: str) -> Unit | None:
             power = sign * int(m[2] or _POWERS.get(m[3], power_of_next))
             power_of_next = 1
             for i, name in enumerate(_singular(word).split("/")):
-                own, quantities = _SIZES.get(name, (Fraction(1), {name: 1}))
+                unit_size, quantities = _SIZES.get(name, (Fraction(1), {name: 1}))
                 unknown += [name] if name not in _SIZES else []
-                size *= own ** (power if i == 0 else -power)
+                size *= unit_size ** (power if i == 0 else -power)
                 for quantity, times in quantities.items():
                     dimensions[quantity] = dimensions.get(quantity, 0) + (power if i == 0 else -power) * times
     used = frozenset((q, p) for q, p in dimensions.items() if p)

@@ -64,8 +64,8 @@ _SPOKEN = re.compile(rf'[^\W\d_]{{2,}}|\.?\d+(?:\.\d+)*|\\?[{{}}]|[^\s",;.{AND}\
 
 def _said(text: str) -> list[str]:
     """The words and signs of an answer in words, without articles; single letters keep their case."""
-    found = _SPOKEN.findall(_UNSPOKEN.sub("", re.sub(r"([\^_])\s*\{\s*(\w)\s*\}", r"\1\2", text)))
-    return [x.lower() if len(x) > 1 else x for x in found]
+    spoken = _SPOKEN.findall(_UNSPOKEN.sub("", re.sub(r"([\^_])\s*\{\s*(\w)\s*\}", r"\1\2", text)))
+    return [x.lower() if len(x) > 1 else x for x in spoken]
 
 
 _LETTERS = re.compile(r"(.*[\d}])\s*([A-Za-z]\s*(?:/\s*[A-Za-z]\s*(?:\^\s*\{?\s*\d\s*\}?)?)?)")

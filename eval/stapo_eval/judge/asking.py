@@ -49,11 +49,11 @@ def recorded(path: Path, judge: Judge) -> dict[str, Judgement]:
     store.repair(path, Judgement)
     if not path.exists():
         return {}
-    mine = (judge.model, judge.revision, judge.prompt.sha256, judge.mode)
+    identity = (judge.model, judge.revision, judge.prompt.sha256, judge.mode)
     return {
         j.key: j
         for j in store.read(path, Judgement)
-        if (j.judge_model, j.judge_revision, j.prompt_sha256, j.judge_mode) == mine and j.status != "error"
+        if (j.judge_model, j.judge_revision, j.prompt_sha256, j.judge_mode) == identity and j.status != "error"
     }
 
 
@@ -157,8 +157,8 @@ def check_replies(judged: Iterable[Judgement], questions: int = 0) -> None:
         judged: what was said of each question, once.
         questions: how many there are in all, while they are being asked: too many even if all others are clear.
     """
-    said = list(judged)
-    asked, silent = questions or len(said), [j for j in said if j.status != "answered"]
+    given = list(judged)
+    asked, silent = questions or len(given), [j for j in given if j.status != "answered"]
     if len(silent) > max(1, MOST_UNCLEAR * asked) or len(silent) == asked > 0:
         raise RunFailed(
             "the judge does not answer: nothing is scored",
@@ -167,7 +167,7 @@ def check_replies(judged: Iterable[Judgement], questions: int = 0) -> None:
             next_step="serve the judge with more positions, or look at its log; then the same command asks again. "
             "Or stapo-eval judge --run DIR --judge none for the rule's scores",
         )
-    replies = [j for j in said if j.status == "answered" and j.judge_mode != "justrl-exact"]
+    replies = [j for j in given if j.status == "answered" and j.judge_mode != "justrl-exact"]
     unclear = [j for j in replies if _why(j)]
     if len(unclear) > max(1, MOST_UNCLEAR * (questions or len(replies))):
         raise RunFailed(
@@ -188,14 +188,14 @@ def judge_notes(judged: Iterable[Judgement]) -> list[str]:
     samples = list(judged)
     if not samples:
         return ["the judge was asked nothing: its scope holds no question"]
-    questions, found = len({j.key for j in samples}), []
+    questions, notes = len({j.key for j in samples}), []
     for name, what in (_UNANSWERED | _SHORTENED).items():
         those = [j for j in samples if (j.shortened if name in _SHORTENED else _why(j) == name)]
         if those:
             error = next((f" ({j.error})" for j in those if j.error), "")
             out_of = f"{len({j.key for j in those})} of {questions} questions ({len(those)} samples)"
-            found.append(f"{out_of} {what[0]}{error}: {what[1]}")
-    return found
+            notes.append(f"{out_of} {what[0]}{error}: {what[1]}")
+    return notes
 
 
 _UNANSWERED = {

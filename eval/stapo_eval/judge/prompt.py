@@ -56,14 +56,14 @@ def parse_reply(
         return alone, "letter"
     if mode == "justrl-exact":
         return "", ""
-    _, said, judgment = reply.rpartition("Final Judgment:")
-    box, whole = r"boxed\{([ABC])\}", finish_reason != "length"
+    _, marker, judgment = reply.rpartition("Final Judgment:")
+    box, complete = r"boxed\{([ABC])\}", finish_reason != "length"
     if boxed := re.findall(box, reply):
-        marked = re.fullmatch(rf"\\?{box}", alone) or (said and re.search(box, judgment))
-        return boxed[-1], "marked" if marked and whole else "stray"
+        marked = re.fullmatch(rf"\\?{box}", alone) or (marker and re.search(box, judgment))
+        return boxed[-1], "marked" if marked and complete else "stray"
     if bracketed := re.findall(r"\(([ABC])(\)?)", judgment):
         letter, closed = bracketed[-1]
-        return letter, "marked" if said and closed and whole else "stray"
+        return letter, "marked" if marker and closed and complete else "stray"
     stray = re.findall("[ABC]", judgment)
     return (stray[-1], "stray") if stray else ("", "")
 
@@ -74,9 +74,9 @@ def question_key(question: Question, prompt: JudgePrompt, mode: JudgeMode) -> st
     Equal extracted answers to one problem are one question: the first response that gives the answer is shown for all.
     A response without an answer or one that was cut off is a question of its own, and so is every one in JustRL's mode.
     """
-    whole = question.answer is None or question.cut or mode == "justrl-exact"
+    by_response = question.answer is None or question.cut or mode == "justrl-exact"
     parts = [prompt.sha256, prompt.reply_tokens, mode, question.benchmark, question.problem_id, question.problem]
-    parts += [question.gold, *([None, question.response] if whole else [question.answer])]
+    parts += [question.gold, *([None, question.response] if by_response else [question.answer])]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -97,8 +97,8 @@ def fitted_prompt(
         mode: justrl-exact shows the whole response as it is or, where no position would be left, is not asked.
     """
     if mode == "justrl-exact":
-        whole = encode(message(question, question.response, prompt, mode))
-        return (tuple(whole), False) if len(whole) < context else None
+        prompt_ids = encode(message(question, question.response, prompt, mode))
+        return (tuple(prompt_ids), False) if len(prompt_ids) < context else None
     room = context - min(prompt.reply_tokens, context // 8)
     bare = len(encode(message(question, "", prompt)))
     if bare > room:

@@ -152,8 +152,8 @@ def show(page: str) -> None:
 
 def show_end(r: CellRequest, wall_seconds: float, collecting: str = "") -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's, `collecting` the command for that."""
-    whole = sum(s.seconds for s in read_states(r.out).values())
-    print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}. Pages, records and logs: {r.out}")
+    seconds = sum(s.seconds for s in read_states(r.out).values())
+    print(f"This call {duration(wall_seconds)}, all stages {duration(seconds)}. Pages, records and logs: {r.out}")
     if collecting:
         print(f"To commit: {collecting}, then tox -e tables")
 

@@ -105,9 +105,9 @@ def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> Seconds:
         trains = run.kind == "train"
         config = run_part(run) if trains else run.config
         steps = config.get("steps") or 0
-        whole = steps >= SHORTEST if trains else run.kind == "eval" and not config.get("limit")
+        full_length = steps >= SHORTEST if trains else run.kind == "eval" and not config.get("limit")
         once = run.status == "done" and not run.resumptions  # a second start counts twice
-        if once and run.wall_seconds and whole and config.get("size") == MINI:
+        if once and run.wall_seconds and full_length and config.get("size") == MINI:
             known[run.kind, config.get("method") or ""].append(run.wall_seconds / (steps if trains else 1))
     return known
 

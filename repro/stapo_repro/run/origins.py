@@ -42,9 +42,9 @@ def stage_of(
     The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids.
     """
     online = {} if isinstance(r.origin, Carried) else {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "0")}
-    there = tuple(folder / f for f in (*([] if name == "benchmarks" else ["run.json"]), *outputs))
+    done_by = tuple(folder / f for f in (*([] if name == "benchmarks" else ["run.json"]), *outputs))
     cards = 0 if r.on_cpu or name.partition("/")[0] in ("benchmarks", "data", "fetch") else MACHINES[r.hardware].gpus
-    return Stage(name, tuple(command), folder, there, tuple(needs), online, cards=cards)
+    return Stage(name, tuple(command), folder, done_by, tuple(needs), online, cards=cards)
 
 
 class Carried(Origin):
@@ -70,9 +70,9 @@ class Carried(Origin):
         stages = []
         for world in dict.fromkeys(m.world for m in r.models):
             base = self._base(r, world)
-            of = ["--world", world] if world else []
-            of += ["--rebuild-base"] if r.rebuild_base else []
-            command = [r.programs[0], "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
+            options = ["--world", world] if world else []
+            options += ["--rebuild-base"] if r.rebuild_base else []
+            command = [r.programs[0], "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *options]
             stages.append(stage_of(r, base.name, command, base, (), "model", "data", "benchmarks"))
         return stages
 

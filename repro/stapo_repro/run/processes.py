@@ -39,17 +39,17 @@ def marked(mark: str) -> list[psutil.Process]:
     Descendants by parent too, because a process may wipe its environment (setproctitle writes Ray's worker names over
     it).
     """
-    parents, found = dict[psutil.Process, int](), set[psutil.Process]()
+    parents, processes = dict[psutil.Process, int](), set[psutil.Process]()
     for p in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
             # psutil's own reading ends where a process has overwritten the beginning with zeros
             parent, environment = p.ppid(), Path(f"/proc/{p.pid}/environ").read_bytes().split(b"\0")
             if p.status() != psutil.STATUS_ZOMBIE:
                 parents[p] = parent
-                found |= {p} if any(x.startswith(f"{MARK}={mark}".encode()) for x in environment) else set()
-    while more := {p for p, parent in parents.items() if parent in {f.pid for f in found}} - found:
-        found |= more
-    return sorted((p for p in found if p.pid != os.getpid()), key=lambda p: p.pid)
+                processes |= {p} if any(x.startswith(f"{MARK}={mark}".encode()) for x in environment) else set()
+    while more := {p for p, parent in parents.items() if parent in {f.pid for f in processes}} - processes:
+        processes |= more
+    return sorted((p for p in processes if p.pid != os.getpid()), key=lambda p: p.pid)
 
 
 class Family:
@@ -70,11 +70,11 @@ class Family:
 
     def names(self) -> list[str]:
         """ "pid name" of each that is alive, for messages."""
-        found = []
+        parts = []
         for p in self.members():
             with contextlib.suppress(psutil.NoSuchProcess):
-                found.append(f"{p.pid} {p.name()}")
-        return found
+                parts.append(f"{p.pid} {p.name()}")
+        return parts
 
     def resident(self) -> int:
         """Bytes of memory that they hold; pages that several share count for each."""

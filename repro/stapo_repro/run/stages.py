@@ -253,11 +253,11 @@ class StageRunner:
             try:
                 while sorter.is_active():
                     ready = sorted([*ready, *sorter.get_ready()], key=order.__getitem__)
-                    if there := [n for n in ready if n in kept]:
-                        for name in there:
+                    if kept_ready := [n for n in ready if n in kept]:
+                        for name in kept_ready:
                             self.display.say(f"kept        {self._title(name, order)}, finished before", "dim")
                         ready = [n for n in ready if n not in kept]
-                        sorter.done(*there)
+                        sorter.done(*kept_ready)
                         continue
                     for s in [stages[order[n]] for n in ready if failure is None]:
                         if len(working) < self.jobs and self._wants(s) <= len(self.free):

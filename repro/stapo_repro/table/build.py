@@ -174,10 +174,10 @@ def scoring(records: Sequence[CellRecord]) -> list[str]:
     for r in records:
         by[r.scored_by].add(labels.method_label(r.cell.method))
     if len(by) > 1:
-        said = f"NOT SCORED ALIKE: {'; '.join(f'{k}: {_join(v)}' for k, v in sorted(by.items()))}."
+        text = f"NOT SCORED ALIKE: {'; '.join(f'{k}: {_join(v)}' for k, v in sorted(by.items()))}."
     else:
-        said = "Scored by the rule" + (" alone." if "rule" in by else ", then by the judge where the rule fails.")
-    return [said, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
+        text = "Scored by the rule" + (" alone." if "rule" in by else ", then by the judge where the rule fails.")
+    return [text, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
 
 
 def _unlike(records: Sequence[CellRecord]) -> list[str]:
@@ -194,7 +194,7 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
             variants.add(f"{who}: the prompt has more than the paper's, {json.dumps(r.chat, ensure_ascii=False)}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
-    found = {
+    values = {
         "GRADED": {r.grader for r in records if r.grader},
         "JUDGED": {r.judge for r in records if r.judge and r.scored_by == "rule+judge"},
         "PROMPTED": {json.dumps(r.chat, ensure_ascii=False) if r.chat else "as the paper says" for r in records},
@@ -203,7 +203,7 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
     }
     return [
         *(f"NOT THE SAME COPY of {n}: {len(v)} sets of gold answers." for n, v in sorted(golds.items()) if len(v) > 1),
-        *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in found.items() if len(v) > 1),
+        *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in values.items() if len(v) > 1),
         *sorted(variants),
     ]
 
@@ -235,27 +235,29 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
 
     def add(id: str, title: str, size: str, benchmarks: Sequence[str], always: Sequence[str] = every) -> None:
         """`always`: models whose rows say so where they have no record."""
-        own = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
-        found = {k[1] for k in own}
-        methods = [m for m in labels.METHODS if m in always or m in found]
-        methods += sorted(found - {labels.BASE, *labels.METHODS})
-        base = [labels.BASE] if labels.BASE in always or labels.BASE in found else []
-        mine: list[Row] = []
+        of_section = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
+        recorded = {k[1] for k in of_section}
+        methods = [m for m in labels.METHODS if m in always or m in recorded]
+        methods += sorted(recorded - {labels.BASE, *labels.METHODS})
+        base = [labels.BASE] if labels.BASE in always or labels.BASE in recorded else []
+        section_rows: list[Row] = []
         for m in (*base, *methods):
-            mine += _rows(id, size, m, benchmarks, own, printed)
-        _mark_best(mine)
-        rows.extend(mine)
+            section_rows += _rows(id, size, m, benchmarks, of_section, printed)
+        _mark_best(section_rows)
+        rows.extend(section_rows)
         left = sum(c.record.cell.size == size for c in earlier)
-        said = [f"{left} records of earlier checkpoints are not in this table."] if left else []
+        notes = [f"{left} records of earlier checkpoints are not in this table."] if left else []
         shown_here = {*mini, *real} if size == labels.MINI else {*benchmarks}
         outside = {
-            f"{b} at {at}" for of, _, b, at in scores if of == size and (b not in shown_here or at not in SETTINGS)
+            f"{b} at {at}"
+            for at_size, _, b, at in scores
+            if at_size == size and (b not in shown_here or at not in SETTINGS)
         }
         if outside:
-            said.append(f"On record and not shown: {_join(outside)}. Shown are {_join(SETTINGS)} on these benchmarks.")
-        sections.append(Section(id, title, size, list(benchmarks), [*footnotes(own), *said]))
+            notes.append(f"On record and not shown: {_join(outside)}. Shown are {_join(SETTINGS)} on these benchmarks.")
+        sections.append(Section(id, title, size, list(benchmarks), [*footnotes(of_section), *notes]))
         table = "the paper's three sizes" if size in labels.PAPER_SIZES else id
-        compared[id] = differences(own, size, methods, benchmarks, table)
+        compared[id] = differences(of_section, size, methods, benchmarks, table)
 
     for size, label in labels.REAL_SIZES.items():
         add(size, f"{label}, from 4-bit weights (none of the paper's models)", size, real, [labels.BASE])

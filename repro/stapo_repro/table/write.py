@@ -120,8 +120,8 @@ def _header(first: str, benchmarks: Sequence[str]) -> list[str]:
 
 def _pairs(found: Iterable[T], benchmarks: Iterable[str]) -> list[tuple[T, T]]:
     """What a line shows: of each benchmark, the average last, both settings."""
-    of = {(x.benchmark, x.setting): x for x in found}
-    return [(of[b, FIRST], of[b, SECOND]) for b in (*benchmarks, labels.AVERAGE)]
+    cell_at = {(x.benchmark, x.setting): x for x in found}
+    return [(cell_at[b, FIRST], cell_at[b, SECOND]) for b in (*benchmarks, labels.AVERAGE)]
 
 
 def main_grid(table: Table, section: Section) -> Grid:
@@ -169,15 +169,15 @@ def _tests(found: Sequence[Difference], families: Mapping[str, int]) -> list[str
 
 def difference_grid(table: Table, section: Section) -> Grid | None:
     """Differences of methods; None where no pair was run."""
-    found, rows = table.differences.get(section.id, []), []
-    for (method, against), line in groupby(found, lambda d: (d.method, d.against)):
+    differences, rows = table.differences.get(section.id, []), []
+    for (method, against), line in groupby(differences, lambda d: (d.method, d.against)):
         pairs = _pairs(line, section.benchmarks)
         if any(d.status != "not run" for p in pairs for d in p):
             label = f"{labels.method_label(method)} minus {labels.method_label(against)}"
             rows.append([escape(label), *(_difference(*p) for p in pairs)])
     title = f"Differences of methods: {section.title}"
     head = _header("Difference", section.benchmarks)
-    return Grid(f"{section.id}-differences", title, head, rows, _tests(found, table.families)) if rows else None
+    return Grid(f"{section.id}-differences", title, head, rows, _tests(differences, table.families)) if rows else None
 
 
 def gains_grid(table: Table) -> Grid:
@@ -188,8 +188,8 @@ def gains_grid(table: Table) -> Grid:
         return {"above both": f"**{number}**", "between": number, "below both": f"{number}†"}[g.reading]
 
     def counted(averages: bool) -> str:
-        found = [g.reading for g in table.gains if (g.benchmark == labels.AVERAGE) == averages]
-        return ", ".join(f"{found.count(reading)} {reading}" for reading in get_args(paper.Reading))
+        readings = [g.reading for g in table.gains if (g.benchmark == labels.AVERAGE) == averages]
+        return ", ".join(f"{readings.count(reading)} {reading}" for reading in get_args(paper.Reading))
 
     rows = []
     for (size, baseline), line in groupby(table.gains, lambda g: (g.size, g.baseline)):
@@ -247,9 +247,9 @@ def to_markdown(table: Table, toys: bool | None = None) -> str:
     """All sections, or those of toys, or all others."""
     title = "Main table" if not toys else "Toys: tiny models on problems of this project's own"
     out = [f"# {title}", "", f"{escape(stamp(table))} {escape(introduction(table))}", ""]
-    of = {s.id: is_miniature_size(s.size) for s in table.sections}
+    is_toy = {s.id: is_miniature_size(s.size) for s in table.sections}
     for g in all_grids(table):
-        if toys is not None and of.get(g.id.removesuffix("-differences"), False) != toys:
+        if toys is not None and is_toy.get(g.id.removesuffix("-differences"), False) != toys:
             continue
         level = "###" if g.id.endswith("-differences") else "##"
         out += [f"{level} {escape(g.title)}", "", *lines(g), ""]
@@ -345,8 +345,8 @@ def _latex_rows(row: Sequence[str]) -> list[str]:
 
 def to_latex(table: Table) -> str:
     r"""Every grid as a `table` of its own, with booktabs and graphicx."""
-    said = latex(escape(f"{stamp(table)} {introduction(table)} {state_of_paper_cells(table)}"))[0]
-    out = ["% Needs booktabs and graphicx.", rf"\par\noindent {said}\par"]
+    head = latex(escape(f"{stamp(table)} {introduction(table)} {state_of_paper_cells(table)}"))[0]
+    out = ["% Needs booktabs and graphicx.", rf"\par\noindent {head}\par"]
     for g in all_grids(table):
         out += [
             r"\begin{table}[p]\centering\scriptsize\setlength{\tabcolsep}{3pt}",

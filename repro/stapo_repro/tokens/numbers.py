@@ -120,9 +120,9 @@ def _difference(run: LoggedRun, row: Mapping[str, Any], mean: float | None) -> t
     silenced, in_rows, n = row["silenced"], row["in_rows"], row["mini_batches"]
     if mean is not None and abs(mean * n - silenced) > _ROUNDING:
         return f"{silenced:,} in the log", f"{mean * n:,.8g} in the metrics: {_METRIC} x {n} mini-batches"
-    whole = run.header.left_out == 0
-    if run.masks_rare and (in_rows > silenced or (whole and in_rows < silenced)):
-        return f"{in_rows:,} in the log's rows", f"{'' if whole else 'at most '}{silenced:,}, as in its counts"
+    complete = run.header.left_out == 0
+    if run.masks_rare and (in_rows > silenced or (complete and in_rows < silenced)):
+        return f"{in_rows:,} in the log's rows", f"{'' if complete else 'at most '}{silenced:,}, as in its counts"
     return None
 
 

@@ -33,17 +33,17 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     """
     path = path.absolute()
     if path.name.startswith("global_step_"):
-        run, found = path.parent.parent, path if (path / COMPLETE).exists() else None
+        run, checkpoint = path.parent.parent, path if (path / COMPLETE).exists() else None
     else:
-        run, found = path, TrainingFolder(path).last_checkpoint() if path.is_dir() else None
-    if found is None:
+        run, checkpoint = path, TrainingFolder(path).last_checkpoint() if path.is_dir() else None
+    if checkpoint is None:
         raise BadInput(
             f"no checkpoint in {path}",
             found=f"no whole checkpoint ({COMPLETE})" if path.is_dir() else "no such folder",
             expected="a run folder of `stapo-train run`, or checkpoints/global_step_N",
             next_step="stapo-train run ... run.out=DIR makes one; the same command resumes an interrupted run",
         )
-    return run, found
+    return run, checkpoint
 
 
 def find_shards(folder: Path) -> list[Path]:
@@ -85,15 +85,15 @@ def merged(shards: Sequence[dict[str, torch.Tensor]], name: str) -> torch.Tensor
     mesh = first.device_mesh.mesh
     ranks = mesh.reshape(-1, mesh.shape[-1])[0].tolist()  # of one replica: only the last dimension is sharded
     placement, parts = first.placements[-1], [cast("DTensor", shards[r][name])._local_tensor for r in ranks]
-    whole = torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
-    if whole.shape != first.shape:
+    tensor = torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
+    if tensor.shape != first.shape:
         raise BadInput(
             f"{name}: the ranks' parts are not the whole tensor",
-            found=f"{tuple(whole.shape)} of placements {first.placements}",
+            found=f"{tuple(tensor.shape)} of placements {first.placements}",
             expected=tuple(first.shape),
             next_step="train with one sharded dimension: actor_rollout_ref.actor.fsdp_config.fsdp_size=-1",
         )
-    return whole
+    return tensor
 
 
 def write_weights(files: Sequence[Path], out: Path, dtype: torch.dtype, leave_out: Collection[str] = ()) -> int:
@@ -108,8 +108,8 @@ def write_weights(files: Sequence[Path], out: Path, dtype: torch.dtype, leave_ou
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file
 
-    whole = {n: t.shape for n, t in read_shards(files)[0].items() if n not in leave_out}  # also of a DTensor
-    empty = {n: torch.empty(shape, dtype=dtype, device="meta") for n, shape in whole.items()}
+    shapes = {n: t.shape for n, t in read_shards(files)[0].items() if n not in leave_out}  # also of a DTensor
+    empty = {n: torch.empty(shape, dtype=dtype, device="meta") for n, shape in shapes.items()}
     split = split_torch_state_dict_into_shards(empty, max_shard_size=_FILE_BYTES)
     for file, names in split.filename_to_tensors.items():
         shards = read_shards(files)  # anew, so that the pages of the file before are given back
@@ -118,7 +118,7 @@ def write_weights(files: Sequence[Path], out: Path, dtype: torch.dtype, leave_ou
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         store.write_atomic(out / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
-    return len(whole)
+    return len(shapes)
 
 
 def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
@@ -135,8 +135,9 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
 
     run_folder, step_folder = find_checkpoint(checkpoint)
     run = store.read_json(run_folder / "run.json", Run)
-    own, step = run.config["run"], int(step_folder.name.rsplit("_", 1)[1])
-    labels = Labels(method=own["method"], size=own["size"], train_seed=own["seed"], step=step, parent_run=run.run_id)
+    names, step = run.config["run"], int(step_folder.name.rsplit("_", 1)[1])
+    method, size, seed = (names[name] for name in ("method", "size", "seed"))
+    labels = Labels(method=method, size=size, train_seed=seed, step=step, parent_run=run.run_id)
     name_of_type = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
     if out.exists():  # before minutes of merging
         _check_exported(out, labels, name_of_type)

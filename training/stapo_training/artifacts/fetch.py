@@ -79,18 +79,18 @@ def fetch(name: str, out: Path | None = None, *, file: Path | None = None, dtype
     run = provenance.new_run("fetch", config, seeds={}, deterministic=True, revisions=revisions)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
-            found = check(out)
-            print(f"{name} is there: {out / 'model'}, {len(found.files)} files with the hashes of {RECORD}")
-            return found
+            record = check(out)
+            print(f"{name} is there: {out / 'model'}, {len(record.files)} files with the hashes of {RECORD}")
+            return record
         _check_tools()
         gguf = _checked(file or _downloaded(source), source)
         with folder.working("the start", resume="the same command makes it anew"):
-            found = _converted(gguf, name, out, dtype)
-            store.write_json(out / RECORD, found)
+            record = _converted(gguf, name, out, dtype)
+            store.write_json(out / RECORD, record)
     seconds = duration(folder.record.wall_seconds)
-    print(f"{name}: {found.parameters:,} parameters in {dtype}, {seconds}")
+    print(f"{name}: {record.parameters:,} parameters in {dtype}, {seconds}")
     print(f"next: stapo-eval run --model {out / 'model'} --size {name} --benchmarks math500 --out EVAL")
-    return found
+    return record
 
 
 def check(out: Path) -> Fetched:
@@ -103,9 +103,9 @@ def check(out: Path) -> Fetched:
     if not (out / RECORD).is_file():
         raise BadInput(f"{out} is no fetched model", found="no record", expected=RECORD, next_step=next_step)
     known, folder = store.read_json(out / RECORD, Fetched), out / "model"
-    there = {f.name: store.sha256_file(f) if f.is_file() else "no file" for f in folder.glob("*")}
-    for name in sorted(there.keys() | known.files.keys()):
-        found, expected = there.get(name, "nothing"), known.files.get(name, "nothing")
+    hashes = {f.name: store.sha256_file(f) if f.is_file() else "no file" for f in folder.glob("*")}
+    for name in sorted(hashes.keys() | known.files.keys()):
+        found, expected = hashes.get(name, "nothing"), known.files.get(name, "nothing")
         if found != expected:
             what = f"{folder / name} is not what {RECORD} says"
             raise BadInput(what, found=found, expected=expected, next_step=next_step)

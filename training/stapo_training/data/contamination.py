@@ -34,13 +34,13 @@ def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark]) -> dict
         `matches`. A match has problem_id, kind (whole where one of its rows is) and rows, one for each training prompt:
         problem_id, row (from 1 in the source), source_id, kind.
     """
-    whole: dict[str, list[Prompt]] = defaultdict(list)
+    same_text: dict[str, list[Prompt]] = defaultdict(list)
     prefix: dict[str, list[Prompt]] = defaultdict(list)
     keys = {p.row: key(p.problem) for p in prompts}
     for p in prompts:
         k = keys[p.row]
         if k:
-            whole[k].append(p)
+            same_text[k].append(p)
         if len(k) >= PREFIX:
             prefix[k[:PREFIX]].append(p)
     reports = {}
@@ -48,7 +48,7 @@ def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark]) -> dict
         matches = []
         for problem in benchmark.problems:
             k = key(problem.problem)
-            rows = [_matched(p, "whole") for p in whole.get(k, [])]
+            rows = [_matched(p, "whole") for p in same_text.get(k, [])]
             if len(k) >= PREFIX:
                 rows += [_matched(p, "prefix") for p in prefix.get(k[:PREFIX], []) if keys[p.row] != k]
             if rows:

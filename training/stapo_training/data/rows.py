@@ -45,8 +45,8 @@ def plain_gold(gold: object) -> str | None:
     if _WHOLE.fullmatch(text):
         text = text.partition(".")[0].replace(",", "")
     depths = list(accumulate((c == "{") - (c == "}") for c in text))
-    whole = depths and len(text) < _LONGEST and min(depths) >= 0 == depths[-1]
-    return text if whole and "\\boxed{" not in text and not _LIST.match(text) else None
+    balanced = depths and len(text) < _LONGEST and min(depths) >= 0 == depths[-1]
+    return text if balanced and "\\boxed{" not in text and not _LIST.match(text) else None
 
 
 def is_set_as_mathematics(gold: object) -> bool:

@@ -169,11 +169,11 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     done = 0
     try:
         file = pq.ParquetFile(path)
-        there = set(file.schema_arrow.names)
-        if not there & _COLUMNS:
+        columns = set(file.schema_arrow.names)
+        if not columns & _COLUMNS:
             forms = "prompt and reward_model, or problem and answer"
-            raise _bad(str(path), "these are not the columns of a prompt set", sorted(there), forms)
-        for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(there & _COLUMNS)):
+            raise _bad(str(path), "these are not the columns of a prompt set", sorted(columns), forms)
+        for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(columns & _COLUMNS)):
             yield from batch.to_pylist()
             done += batch.num_rows
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
@@ -240,8 +240,8 @@ def unwrap(text: str, where: str) -> str:
     text = text.removesuffix(INSTRUCTION).strip()
     if not text or any(trace in text for trace in _TRACES):
         found = f"{text[:90]!r} ... {text[-70:]!r}" if len(text) > 160 else repr(text)
-        whole = f"{DAPO_PREFIX[:46]!r} ... {DAPO_SUFFIX!r}, or neither, around a problem"
-        raise _bad(where, "not a problem in DAPO's whole wrapper, nor one without it", found, whole)
+        expected = f"{DAPO_PREFIX[:46]!r} ... {DAPO_SUFFIX!r}, or neither, around a problem"
+        raise _bad(where, "not a problem in DAPO's whole wrapper, nor one without it", found, expected)
     return text
 
 

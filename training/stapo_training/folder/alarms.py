@@ -177,8 +177,8 @@ def observe(
 def _window_lines(watch: Watch, limits: AlarmConfig) -> dict[Kind, str]:
     """What the last window says against the first, which has to be whole."""
     n, lines = limits.window, dict[Kind, str]()
-    whole = {k: mean for k, mean in _REMEMBERED.items() if len(watch.first[k]) == n}
-    means = {k: (mean(watch.first[k]), mean(watch.last[k])) for k, mean in whole.items()}
+    window_means = {k: mean for k, mean in _REMEMBERED.items() if len(watch.first[k]) == n}
+    means = {k: (mean(watch.first[k]), mean(watch.last[k])) for k, mean in window_means.items()}
     before, after = means.get("entropy", (0.0, 0.0))
     text = f"entropy {after:.4g} nats a token (last {n} steps), {{}} {before:.4g} (first {n} steps)"
     if after < limits.entropy_collapse * before:

@@ -59,8 +59,8 @@ def write(
     ]
     still_on = [a for kind, a in {a.kind: a for a in folder.alarms}.items() if kind in alarms_on]
     alarms = [f"- step {a.step}, {a.kind}{' (still on)' * (a in still_on)}: {a.line}" for a in folder.alarms]
-    whole, free = folder.whole_checkpoints(), shutil.disk_usage(folder.path).free
-    saved = f"step {whole[-1].step} ({size(whole[-1].bytes)}; {len(whole)} on disk)" if whole else "none yet"
+    kept, free = folder.whole_checkpoints(), shutil.disk_usage(folder.path).free
+    saved = f"step {kept[-1].step} ({size(kept[-1].bytes)}; {len(kept)} on disk)" if kept else "none yet"
     if best := folder.best_checkpoint():
         saved += f", best by validation: step {best.step}"
     step, total = trained[-1].step if trained else 0, run.steps
@@ -96,9 +96,9 @@ def _table(trained: Sequence[StepMetrics]) -> str:
         columns |= {f"mean of the {len(before)} before": before, f"step {first.step}": [first]}
     lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for key, label, shown in _ROWS:
-        found = [[m.values[key] for m in steps if key in m.values] for steps in columns.values()]
-        if any(found):
-            lines.append(f"| {label} | {' | '.join(shown(fmean(v)) if v else 'missing' for v in found)} |")
+        values = [[m.values[key] for m in steps if key in m.values] for steps in columns.values()]
+        if any(values):
+            lines.append(f"| {label} | {' | '.join(shown(fmean(v)) if v else 'missing' for v in values)} |")
     return "\n".join(lines)
 
 

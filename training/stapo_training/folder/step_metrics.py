@@ -92,7 +92,7 @@ def accuracies(validation: Mapping[str, float]) -> dict[str, float]:
         short: [float(v) for k, v in validation.items() if k.startswith(prefix) and "/acc/mean@" in k]
         for short, prefix in prefixes.items()
     }
-    return {short: sum(found) / len(found) for short, found in sets.items() if found}
+    return {short: sum(values) / len(values) for short, values in sets.items() if values}
 
 
 def entropy_distribution(entropy_N: np.ndarray) -> dict[str, float]:
@@ -104,10 +104,10 @@ def entropy_distribution(entropy_N: np.ndarray) -> dict[str, float]:
     if entropy_N.size == 0:
         raise ValueError("a step without a response token has no entropy")
     entropy_N = entropy_N.astype(np.float64)
-    found = {"token_entropy_mean": float(entropy_N.mean())}
+    distribution = {"token_entropy_mean": float(entropy_N.mean())}
     for q, value in zip(QUANTILES, np.quantile(entropy_N, QUANTILES), strict=True):
-        found[f"token_entropy_q{round(100 * q):02d}"] = float(value)
-    return found
+        distribution[f"token_entropy_q{round(100 * q):02d}"] = float(value)
+    return distribution
 
 
 def truncated_share(lengths_B: np.ndarray, last_token_B: np.ndarray, limit: int, stops: Collection[int]) -> float:

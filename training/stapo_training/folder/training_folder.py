@@ -120,22 +120,22 @@ class TrainingFolder:
 
     def whole_checkpoints(self, *, warn: bool = False) -> list[Checkpoint]:
         """The complete checkpoints whose files still have their sizes, oldest first; `warn` names the others."""
-        whole = []
+        complete = []
         for marker in self.checkpoints.glob(f"global_step_*/{COMPLETE}"):
             folder = marker.parent
             with suppress(FileNotFoundError):
                 mark = json.loads(marker.read_text())
                 if all((folder / n).stat().st_size == size for n, size in mark["bytes"].items()):
-                    whole.append(Checkpoint(mark["step"], sum(mark["bytes"].values()), folder))
+                    complete.append(Checkpoint(mark["step"], sum(mark["bytes"].values()), folder))
                     continue
             if warn and marker.exists():  # a live run deletes its mark first
                 print(f"{folder} is damaged (a file changed its size or is gone): it is not used")
-        return sorted(whole)
+        return sorted(complete)
 
     def last_checkpoint(self) -> Path | None:
         """The newest whole checkpoint, or None."""
-        whole = self.whole_checkpoints(warn=True)
-        return whole[-1].path if whole else None
+        complete = self.whole_checkpoints(warn=True)
+        return complete[-1].path if complete else None
 
     def best_checkpoint(self) -> Checkpoint | None:
         """The whole checkpoint whose step was validated with the highest `accuracy`, of equal ones the newest."""
@@ -151,10 +151,10 @@ class TrainingFolder:
         Called after a new checkpoint is complete; veRL deletes before it saves, and would leave none on a full disk.
         """
         kept = self.best_checkpoint() if best else None
-        whole = self.whole_checkpoints()
-        planned = [c for c in whole if c.step % every == 0]
-        stay = {c.step for c in (planned[-count:] if count else planned) + whole[-1:]}
-        for old in whole:
+        complete = self.whole_checkpoints()
+        planned = [c for c in complete if c.step % every == 0]
+        stay = {c.step for c in (planned[-count:] if count else planned) + complete[-1:]}
+        for old in complete:
             if old.step not in stay and old != kept:
                 (old.path / COMPLETE).unlink()
                 shutil.rmtree(old.path)
@@ -177,13 +177,13 @@ class TrainingFolder:
 
     def save_failed(self, step: int, error: BaseException) -> RunFailed:
         """The error to raise when the checkpoint of `step` could not be written; what was written of it is deleted."""
-        free, whole = shutil.disk_usage(self.path).free, self.whole_checkpoints()
+        free, complete = shutil.disk_usage(self.path).free, self.whole_checkpoints()
         written = (f.stat().st_size for f in (self.checkpoints / f"global_step_{step}").rglob("*") if f.is_file())
-        needed = whole[-1].bytes if whole else sum(written)
+        needed = complete[-1].bytes if complete else sum(written)
         self.discard_incomplete_checkpoints(others_may_write=True)
         # torch's writer reports a full disk as a RuntimeError without a number
         full = getattr(_cause(error), "errno", None) in _NO_SPACE or free < needed
-        last = whole[-1].path.name if whole else "the start; there is no earlier checkpoint"
+        last = complete[-1].path.name if complete else "the start; there is no earlier checkpoint"
         again = f"run the same command: it resumes from {last}"
         return RunFailed(
             f"the checkpoint of step {step} could not be written",
@@ -199,11 +199,11 @@ def _check_ranks(folder: Path) -> None:
     for file in folder.rglob("*_world_size_*_rank_*.pt"):
         name, world, rank = re.fullmatch(r"(.+)_world_size_(\d+)_rank_(\d+)\.pt", file.name).groups()  # type: ignore[union-attr]
         ranks.setdefault((name, int(world)), set()).add(int(rank))
-    for (name, world), there in sorted(ranks.items()):
-        if there != set(range(world)):
+    for (name, world), present in sorted(ranks.items()):
+        if present != set(range(world)):
             raise RunFailed(
                 f"the checkpoint in {folder} lacks parts of {name}",
-                found=f"{len(there)} of its ranks' files",
+                found=f"{len(present)} of its ranks' files",
                 expected=f"{world}, one a rank",
                 next_step="put run.out on a file system that all nodes share (docs/cluster.md)",
             )

@@ -43,13 +43,13 @@ def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[
             problems or another model.
     """
     path, known = folder / f"{world}.safetensors", store.read_json(folder / f"{world}.json", CarriedBase)
-    found = {"weights": store.sha256_file(path), "tokenizer": tokenizer_sha256()} | config
+    hashes = {"weights": store.sha256_file(path), "tokenizer": tokenizer_sha256()} | config
     expected = known.run.config | {"weights": known.weights_sha256, "tokenizer": known.tokenizer_sha256}
-    for what in found:
-        if found[what] != expected.get(what):
+    for what in hashes:
+        if hashes[what] != expected.get(what):
             raise BadInput(
                 f"the carried base model {path.name} does not fit its record: {what}",
-                found=found[what],
+                found=hashes[what],
                 expected=expected.get(what),
                 next_step=f"git checkout -- {folder}   (or stapo-train base --world {world} --rebuild-base --out DIR)",
             )

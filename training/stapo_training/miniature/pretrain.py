@@ -97,12 +97,12 @@ def bucket(examples: Sequence[Example], batch: int, seed: int, chunk: int = 8) -
 
     rng = np.random.default_rng(seed)
     ordered: list[Example] = []
-    whole = len(examples) - len(examples) % batch
-    for at in range(0, whole, batch * chunk):
-        part = sorted(examples[at : min(at + batch * chunk, whole)], key=lambda e: len(e.ids))
+    filled = len(examples) - len(examples) % batch
+    for at in range(0, filled, batch * chunk):
+        part = sorted(examples[at : min(at + batch * chunk, filled)], key=lambda e: len(e.ids))
         for i in rng.permutation(len(part) // batch):
             ordered += part[int(i) * batch : (int(i) + 1) * batch]
-    return ordered + list(examples[whole:])
+    return ordered + list(examples[filled:])
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:

@@ -137,16 +137,16 @@ def draw_problems(
         again: whether the same numbers may come up more than once.
     """
     seen = set(taken)
-    found: list[Addition] = []
-    while len(found) < count:
+    problems: list[Addition] = []
+    while len(problems) < count:
         n = int(lengths[int(rng.integers(len(lengths)))])
         numbers = tuple(int(d) for d in rng.permutation(9)[:n] + 1)
         template = int(rng.integers(len(TEMPLATES)))
         if numbers not in seen:
-            found.append(Addition(numbers, template))
+            problems.append(Addition(numbers, template))
             if not again:
                 seen.add(numbers)
-    return found
+    return problems
 
 
 def draw_solution(

@@ -111,8 +111,8 @@ def find_model(path: Path, flag: str = "--model") -> ModelFolder:
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        whole: Any = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        config = whole.get_text_config()
+        whole_config: Any = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = whole_config.get_text_config()
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as e:  # noqa: BLE001  a folder's files may be broken in any way; no code of its own is run
         raise BadInput(
@@ -159,7 +159,7 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> list[EncodedTokens]:
             next_step="set eos_token in tokenizer_config.json",
         )
     prompts: dict[str, list[int]] = {}
-    found = []
+    encoded = []
     for r in rows:
         if r.prompt_id not in prompts:
             prompts[r.prompt_id] = model.prompt(r.prompt, r.where, r.template)
@@ -167,8 +167,8 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> list[EncodedTokens]:
         if r.tokens is None and r.stopped and response[-1:] != [end]:
             response = [*response, end]
         _check(prompts[r.prompt_id], response, r.where, model)
-        found.append(EncodedTokens(*(np.array(ids, dtype=np.int32) for ids in (prompts[r.prompt_id], response))))
-    return found
+        encoded.append(EncodedTokens(*(np.array(ids, dtype=np.int32) for ids in (prompts[r.prompt_id], response))))
+    return encoded
 
 
 def _check(prompt: list[int], response: list[int], where: str, model: ModelFolder) -> None:

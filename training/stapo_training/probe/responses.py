@@ -162,7 +162,7 @@ def _check(rows: Sequence[Response]) -> None:
     seen: dict[tuple[str, int], str] = {}
     for r in rows:
         first = firsts.setdefault(r.prompt_id, r)
-        there = seen.setdefault((r.prompt_id, r.sample), r.where)
+        place = seen.setdefault((r.prompt_id, r.sample), r.where)
         if (r.reward is None) != (rows[0].reward is None):
             what, found = "some lines have an advantage and some have none", f"otherwise at {rows[0].where}"
             expected, next_step = "an advantage on every line, or on none", "complete the lines, or split the file"
@@ -170,9 +170,9 @@ def _check(rows: Sequence[Response]) -> None:
             what, found = f"the prompt_id {r.prompt_id} has two prompts", f"another prompt at {first.where}"
             expected = "one prompt an id: its responses are a group"
             next_step = "give each prompt its own prompt_id, or leave prompt_id out"
-        elif there != r.where or r.sample >= MOST_SAMPLES:
+        elif place != r.where or r.sample >= MOST_SAMPLES:
             what = "a duplicate sample, or its number is too large"
-            found = f"sample {r.sample:,} of {r.prompt_id}, first at {there}"
+            found = f"sample {r.sample:,} of {r.prompt_id}, first at {place}"
             expected = f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}"
             next_step = "leave out one of the lines, or the field sample"
         else:

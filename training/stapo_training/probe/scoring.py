@@ -79,13 +79,13 @@ class Scorer:
             batch_tokens: of a batch with its padding.
             done: called after each batch with how many of `rows` are finished.
         """
-        found: dict[int, list[TokenDistribution]] = {}
+        scored: dict[int, list[TokenDistribution]] = {}
         answered = [i for i, r in enumerate(rows) if len(r.response)]
         for batch in batches([len(rows[i]) - 1 for i in answered], batch_tokens):
             members = [answered[i] for i in batch]
-            found |= zip(members, self._batch([rows[i] for i in members]), strict=True)
-            done(len(rows) - len(answered) + len(found))
-        parts = [part for i in answered for part in found[i]]
+            scored |= zip(members, self._batch([rows[i] for i in members]), strict=True)
+            done(len(rows) - len(answered) + len(scored))
+        parts = [part for i in answered for part in scored[i]]
         return TokenDistribution(
             *(torch.cat([getattr(p, f) for p in parts]) for f in TokenDistribution.__annotations__)
         )

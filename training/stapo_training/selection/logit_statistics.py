@@ -53,8 +53,8 @@ def chosen_form(asked: str, vocabulary: int, device: str) -> Form:
     if asked not in ("auto", "eager", "compiled"):
         raise BadInput("unknown form of the logits' statistics", found=asked, expected="auto, eager or compiled")
     # has_triton asks the GPU too; for one of another machine there is what requirements/gpu.txt brings
-    there = shutil.which(os.environ.get("CXX", "g++")) if device == "cpu" else has_triton()
-    compiler = bool(there) or (device != "cpu" and not torch.cuda.is_available())
+    tool = shutil.which(os.environ.get("CXX", "g++")) if device == "cpu" else has_triton()
+    compiler = bool(tool) or (device != "cpu" and not torch.cuda.is_available())
     if asked == "compiled" and not compiler:
         expected = "Triton" if device != "cpu" else "a C++ compiler (g++, or the one that CXX names)"
         raise BadInput("torch.compile has no compiler", expected=expected, next_step="logits_form=eager, or install it")
@@ -82,8 +82,8 @@ def statistics(
             return LogitStatistics(*_compiled(_in_parts)(logits_NV, chosen_N, parts, entropy, collision))
         pieces = zip(*(t.split(_rows(logits_NV)) for t in (logits_NV, chosen_N)), strict=True)
         parts = [_eager(logits, chosen, entropy, collision) for logits, chosen in pieces]
-        found: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
-        return LogitStatistics(*found)
+        joined: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
+        return LogitStatistics(*joined)
 
 
 @torch.no_grad()
@@ -96,8 +96,8 @@ def gradient(
     if form == "compiled":
         _compiled(_fused_gradient)(logits_NV, chosen_N, logsumexp_N, upstream_N, into_NV)
         return
-    whole = into_NV, logits_NV, chosen_N, logsumexp_N, upstream_N
-    for into, logits, chosen, logsumexp, upstream in zip(*(t.split(_rows(logits_NV)) for t in whole), strict=True):
+    arguments = into_NV, logits_NV, chosen_N, logsumexp_N, upstream_N
+    for into, logits, chosen, logsumexp, upstream in zip(*(t.split(_rows(logits_NV)) for t in arguments), strict=True):
         part = (logits.to(logsumexp.dtype) - logsumexp.unsqueeze(-1)).exp_().mul_(-upstream.unsqueeze(-1))
         part[torch.arange(len(part), device=part.device), chosen] += upstream
         into.copy_(part)

@@ -47,10 +47,10 @@ def load(name: str) -> Callable[..., Any]:
         ValueError: there is no such file or module, it does not load, or nothing callable of that name is in it.
     """
     try:
-        there = runpy.run_path(str(file_of(name)))
+        names = runpy.run_path(str(file_of(name)))
     except Exception as e:  # whatever the file does
         raise ValueError(f"selector {name} does not load: {type(e).__name__}: {e}") from e
-    if not callable(found := there.get(name.rpartition(":")[2])):
-        known = [k for k, v in there.items() if callable(v) and getattr(v, "__module__", "") == there["__name__"]]
+    if not callable(function := names.get(name.rpartition(":")[2])):
+        known = [k for k, v in names.items() if callable(v) and getattr(v, "__module__", "") == names["__name__"]]
         raise ValueError(f"selector {name} is no function of its file, which has {', '.join(known) or 'none'}")
-    return found
+    return function

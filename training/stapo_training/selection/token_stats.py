@@ -78,14 +78,14 @@ def token_distribution(
     z = logits_TV.float()
     if temperature_T is not None:
         z = z / temperature_T.unsqueeze(-1)
-    logprob_TV, found = z.log_softmax(-1), statistics(z, chosen_T)
+    logprob_TV, statistics_T = z.log_softmax(-1), statistics(z, chosen_T)
     top = logprob_TV.topk(k, -1)
     by_id = top.indices.sort(-1)  # equal ones in the order of their ids
     by_size = top.values.gather(-1, by_id.indices).sort(dim=-1, descending=True, stable=True)
     return TokenDistribution(
         logprob_TV.gather(-1, chosen_T.unsqueeze(-1)).squeeze(-1),
-        found.entropy_N,
-        found.collision_N,
+        statistics_T.entropy_N,
+        statistics_T.collision_N,
         by_id.values.gather(-1, by_size.indices),
         by_size.values,
     )

@@ -97,14 +97,14 @@ def _own_method(override: str) -> list[str]:
     if not path.is_file():
         raise BadInput("no such overlay of a method", found=str(path), next_step="stapo-train methods lists the names")
     try:
-        found: Any = OmegaConf.to_container(OmegaConf.load(path))
-        if not isinstance(found, dict) or "defaults" in found:
-            raise TypeError("no mapping" if not isinstance(found, dict) else "a list of defaults")
+        overlay: Any = OmegaConf.to_container(OmegaConf.load(path))
+        if not isinstance(overlay, dict) or "defaults" in overlay:
+            raise TypeError("no mapping" if not isinstance(overlay, dict) else "a list of defaults")
     except (OSError, YAMLError, OmegaConfBaseException, TypeError) as e:
         raise BadInput(f"{path}: this is no overlay of a method", found=message_of(e),
                        expected="a YAML file such as those of configs/method, without a list of defaults",
                        next_step="docs/mask.md shows one") from None  # fmt: skip
-    values = {"run.method": path.stem} | dict(_leaves(found))
+    values = {"run.method": path.stem} | dict(_leaves(overlay))
     if values["run.method"] in (taken := [*choices("method"), "base"]):
         raise BadInput(
             f"{path}: a new method needs a new name",

@@ -67,8 +67,8 @@ def memory(config: Any, shape: Shape, card: float | None, host: float, validatio
     Raises:
         BadInput: too little memory, with both numbers and the settings that lower it.
     """
-    found = _of_cpu(config, shape, host, validation) if card is None else _of_gpus(config, shape, card, host)
-    tight = min(found, key=lambda n: n.limit - n.gib)
+    plan = _of_cpu(config, shape, host, validation) if card is None else _of_gpus(config, shape, card, host)
+    tight = min(plan, key=lambda n: n.limit - n.gib)
     if tight.gib > tight.limit:
         raise BadInput(
             f"too little memory ({tight.moment})",
@@ -101,8 +101,8 @@ def _of_gpus(config: Any, s: Shape, card: float, host: float) -> list[Need]:
     (get_init_weight_context_manager). FSDP2's reference model always lives in host memory.
     """
     a, per_node = config.actor_rollout_ref, int(config.trainer.n_gpus_per_node)
-    fsdp, rollout, whole = a.actor.fsdp_config, a.rollout, s.parameters / GIB
-    part = whole / (per_node * int(config.trainer.nnodes))
+    fsdp, rollout, giga_parameters = a.actor.fsdp_config, a.rollout, s.parameters / GIB
+    part = giga_parameters / (per_node * int(config.trainer.nnodes))
     w, tokens, _, beside = _sizes(config, s)
     # FSDP2's offload policy keeps the state in host memory, and AdamW runs there
     on_card = 0 if fsdp.offload_policy else 1
@@ -130,7 +130,7 @@ def _of_gpus(config: Any, s: Shape, card: float, host: float) -> list[Need]:
         moved += MASTER
     policy, optimizer = _OFFLOAD.format("offload_policy"), _OFFLOAD.format("optimizer_offload")
     less = f"{optimizer}, or a lower actor_rollout_ref.rollout.gpu_memory_utilization"
-    reading = MASTER * whole * (per_node if s.tied else 1)
+    reading = MASTER * giga_parameters * (per_node if s.tied else 1)
     return [
         Need("update", update, card, f"{_SMALLER}, or {policy}"),
         # the trainer saves when the rollout is awake again, and veRL loads an offloaded shard to write it

@@ -66,18 +66,18 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         return _show_configuration(config)
     weights.pin(config, download=False)
     _prepare_cpu(config)
-    found, command = examine(config), resume_command(overrides)
-    found.checks.attempt("logits_form", choose_logits_form, config, found.shape)
+    plan, command = examine(config), resume_command(overrides)
+    plan.checks.attempt("logits_form", choose_logits_form, config, plan.shape)
     if dry_run:
-        return _dry_run(config, found, command)
-    found.checks.refuse()
-    unchecked = config.run.check_memory and not found.memory
+        return _dry_run(config, plan, command)
+    plan.checks.refuse()
+    unchecked = config.run.check_memory and not plan.memory
     lacking = "the card or the model is not known: memory is not checked (run.card=H100 plans with a card)"
-    longer = f"{found.longer} prompts are left out: longer than data.max_prompt_length={config.data.max_prompt_length}"
-    for warning in filter(None, (found.warning, unchecked and lacking, found.longer and longer)):
+    longer = f"{plan.longer} prompts are left out: longer than data.max_prompt_length={config.data.max_prompt_length}"
+    for warning in filter(None, (plan.warning, unchecked and lacking, plan.longer and longer)):
         print(f"warning: {warning}", file=sys.stderr)
     weights.pin(config, download=True)
-    return _open_and_train(config, command, found)
+    return _open_and_train(config, command, plan)
 
 
 def choose_logits_form(config: Any, shape: Shape | None) -> None:
@@ -188,15 +188,15 @@ def _time(config: Any, found: Preflight) -> str | None:
         return f"stapo-repro run {config.run.method}/{config.run.size} --dry-run has the recorded times of CPUs"
     if config.trainer.device == "cpu" and found.shape:
         each = estimate.cpu_seconds(config, found.shape)
-        whole = f"about {duration(each)} a step, {duration(each * config.run.steps)} in all"
-        return f"{whole}, by a linear layer as fast as just now; what else runs and the lengths decide"
+        line = f"about {duration(each)} a step, {duration(each * config.run.steps)} in all"
+        return f"{line}, by a linear layer as fast as just now; what else runs and the lengths decide"
     if found.shape is None or found.card is None:
         return None
     step = estimate.step(config, found.shape, found.validation or throughput.VALIDATION)
     gpus = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     seconds = step.seconds(throughput.CARDS[found.card], gpus)
-    whole = f"about {duration(seconds)} a step, {duration(seconds * config.run.steps)} in all"
-    return f"{whole} (formula: {step.words(found.card, gpus)})"
+    line = f"about {duration(seconds)} a step, {duration(seconds * config.run.steps)} in all"
+    return f"{line} (formula: {step.words(found.card, gpus)})"
 
 
 def _validations(config: Any, found: Preflight) -> str:
@@ -261,7 +261,7 @@ def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFol
     a["selector"] = {"among": "positive", **a["selector"]}
     config = {**config, "actor_rollout_ref": a}
     steps, before = new["run"]["steps"], config["run"]["steps"]
-    logged, saved = (max((x.step for x in found), default=0) for found in (folder.steps, folder.whole_checkpoints()))
+    logged, saved = (max((x.step for x in kept), default=0) for kept in (folder.steps, folder.whole_checkpoints()))
     # a last step that was not saved would be made again, now perhaps without the validation that it had as the last
     grows = steps > before and _any_length(new) and (logged < before or saved >= before)
     shrinks = logged <= steps <= saved < before  # back from a length that was asked for and not begun
@@ -305,7 +305,7 @@ def _open_and_train(config: Any, command: str, found: Preflight) -> int:
         folder = TrainingFolder(out, deterministic=bool(config.run.deterministic))
         folder.take_over()
         checkpoint = folder.last_checkpoint()
-        whole = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
+        finished = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
         _set_places(config, folder, checkpoint, command)
         if found.longer == 0:  # veRL would ask the tokenizer for every prompt once more
             config.data.filter_overlong_prompts = False
@@ -314,7 +314,7 @@ def _open_and_train(config: Any, command: str, found: Preflight) -> int:
             for name, value in _places(out, open_run.record).items():
                 os.environ.setdefault(name, value)
             try:
-                if not whole or not any(s.step == config.run.steps for s in folder.steps):
+                if not finished or not any(s.step == config.run.steps for s in folder.steps):
                     verl_run.train(config)
             except SystemExit:  # what Ray makes of a SIGTERM before the first step
                 raise KeyboardInterrupt from None

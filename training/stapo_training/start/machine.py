@@ -226,5 +226,5 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
     most += bool(made and config.run.save_minutes)  # of the timed ones the newest stays
     scarce = "; NOT ENOUGH: trainer.max_actor_ckpt_to_keep=N keeps the newest N" if most * each + logs > free else ""
     timed = f" and one every {config.run.save_minutes} minutes" if config.run.save_minutes else ""
-    whole = f"at most {most * each + logs:.1f} GiB; free {free:.1f} GiB{scarce}"
-    return f"{made} checkpoints{timed}, each of {each:.2f} GiB, {whole}"
+    most_in_all = f"at most {most * each + logs:.1f} GiB; free {free:.1f} GiB{scarce}"
+    return f"{made} checkpoints{timed}, each of {each:.2f} GiB, {most_in_all}"

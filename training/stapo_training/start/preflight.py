@@ -50,14 +50,14 @@ def examine(config: Any) -> Preflight:
         BadInput: run.base is needed and not given; everything else is collected in `checks`.
     """
     inputs.check_base(config)
-    a, found = config.actor_rollout_ref, Preflight(check_settings(config))
-    checks = found.checks
+    a, plan = config.actor_rollout_ref, Preflight(check_settings(config))
+    checks = plan.checks
     model = checks.attempt("model", inputs.check_model, config)
     tokenizer = model and checks.attempt("tokenizer", inputs.find_tokenizer, config)
     for kind in ("train_files", "val_files"):
         names, ids, lengths = config.data[kind], list[str | None](), list[int]()
         for path in map(Path, [names] if isinstance(names, str) else names):
-            found.files.append(path)
+            plan.files.append(path)
             make, counted = inputs.how_to_make(config, path), None
             rows = checks.attempt(f"data.{kind}", inputs.check_data, kind, path, make, config.data.prompt_key)
             if rows and tokenizer:
@@ -66,33 +66,33 @@ def examine(config: Any) -> Preflight:
             if rows and inputs.reads_boxes(config):
                 checks.attempt(f"golds of data.{kind}", inputs.check_golds, path, make)
             if rows is None and kind == "train_files":
-                found.prompts = None
+                plan.prompts = None
             ids += rows or []
         checks.attempt(f"ids of data.{kind}", inputs.check_ids, kind, ids)
         taken = [lengths[i] for i in inputs.rows_taken(config, kind, len(ids))]
         if kind == "val_files":
-            found.validation = len(taken) * int(a.rollout.val_kwargs.n)
-        elif found.prompts is not None:
-            found.longer = sum(n > config.data.max_prompt_length for n in taken) if tokenizer else None
-            found.prompts = len(taken) - (found.longer or 0)
-    checks.attempt("prompts", _check_prompts, config, found)
+            plan.validation = len(taken) * int(a.rollout.val_kwargs.n)
+        elif plan.prompts is not None:
+            plan.longer = sum(n > config.data.max_prompt_length for n in taken) if tokenizer else None
+            plan.prompts = len(taken) - (plan.longer or 0)
+    checks.attempt("prompts", _check_prompts, config, plan)
     # a hub model that is not cached may still have known facts, so that its run is planned
     if model := model or (a.model.path if a.model.path in KNOWN else None):
         checks.attempt("the model's configuration", inputs.check_model_config, config, model)
         checks.attempt("the model's attention", inputs.check_model_attention, config, model)
         # without the check of memory a model of an unknown family is no hindrance
-        found.shape = (checks if config.run.check_memory else Checks()).attempt("shape", inputs.find_shape, model)
+        plan.shape = (checks if config.run.check_memory else Checks()).attempt("shape", inputs.find_shape, model)
     checks.attempt("environment", machine.check_environment)
-    card, host = _look_at_machine(config, found)
-    if not found.shape:
-        return found
+    card, host = _look_at_machine(config, plan)
+    if not plan.shape:
+        return plan
     if config.run.check_memory and (card or config.trainer.device == "cpu"):
-        found.memory = checks.attempt("memory", estimate.memory, config, found.shape, card, host, found.validation)
-    each, fetched = machine.checkpoint_gib(config, found.shape.parameters), 0.0
+        plan.memory = checks.attempt("memory", estimate.memory, config, plan.shape, card, host, plan.validation)
+    each, fetched = machine.checkpoint_gib(config, plan.shape.parameters), 0.0
     if is_hub_id(str(a.model.path)) and not inputs.cached(a.model.path, config.run.model_revision):
-        fetched = _HUB * found.shape.parameters / GIB
-    found.disk = checks.attempt("disk", machine.check_disk, config, each, fetched)
-    return found
+        fetched = _HUB * plan.shape.parameters / GIB
+    plan.disk = checks.attempt("disk", machine.check_disk, config, each, fetched)
+    return plan
 
 
 def _check_prompts(config: Any, found: Preflight) -> None:

@@ -93,12 +93,12 @@ def validation(key: str, *, _root_: Any) -> float:
     Raises:
         BadInput: `run.validation_settings` is no list of different settings.
     """
-    found = _root_.run.validation_settings
-    names = [] if isinstance(found, str) else list(found or ())
+    settings = _root_.run.validation_settings
+    names = [] if isinstance(settings, str) else list(settings or ())
     if not names or len({*names} & {*SETTINGS}) < len(names):
         raise BadInput(
             "run.validation_settings is no list of different settings",
-            found=found,
+            found=settings,
             expected=f"one or more of {', '.join(SETTINGS)}",
             next_step=f"run.validation_settings=[{','.join(SETTINGS)}]",
         )
@@ -113,11 +113,11 @@ def cpu_dtype(width: str = "long", *, _root_: Any) -> str:
         BadInput: run.cpu_dtype is none of them.
     """
     asked, known = _root_.run.cpu_dtype, {"float32": "fp32", "bfloat16": "bf16"}
-    found = {"auto": "bfloat16" if fast_bf16() else "float32"}.get(asked, asked)
-    if found not in known:
+    dtype = {"auto": "bfloat16" if fast_bf16() else "float32"}.get(asked, asked)
+    if dtype not in known:
         expected = " | ".join(("auto", *known))
         raise BadInput("unknown run.cpu_dtype", found=asked, expected=expected, next_step="run.cpu_dtype=auto")
-    return found if width == "long" else known[found]
+    return dtype if width == "long" else known[dtype]
 
 
 def fetched(model: str) -> str:

@@ -96,9 +96,9 @@ def check_sizes(config: Any) -> None:
     ):
         if micro and not actor.use_dynamic_bsz:
             parts[f"a rank's mini-batch by actor_rollout_ref.{key}"] = mini * rollout.n // ranks, micro
-    for name, (whole, part) in parts.items():
-        if whole % part:
-            found, cure = f"{whole} / {part}", "change one of the two"
+    for name, (divided, part) in parts.items():
+        if divided % part:
+            found, cure = f"{divided} / {part}", "change one of the two"
             raise BadInput(f"{name} does not divide", found=found, expected="no remainder", next_step=cure)
     longest, loss = config.data.max_prompt_length + config.data.max_response_length, actor.policy_loss.loss_mode
     sequences = 2 if loss in ("clip_cov", "kl_cov") else 1

@@ -169,9 +169,9 @@ def _summed(columns: Columns) -> Columns:
     keys = [np.asarray(columns[name]).astype(np.int64) + (name == "sign") for name in names]  # none below 0
     sizes = [int(key.max(initial=0)) + 1 for key in keys]
     cell = np.ravel_multi_index(keys, sizes)  # one number a token: it sorts faster than ten
-    found, group = np.unique(cell, return_inverse=True)
-    of_cell = dict(zip(names, np.unravel_index(found, sizes), strict=True))
-    tokens, norm_sum = (np.bincount(group, columns[name], len(found)) for name in ("tokens", "norm_sum"))
+    cells, group = np.unique(cell, return_inverse=True)
+    of_cell = dict(zip(names, np.unravel_index(cells, sizes), strict=True))
+    tokens, norm_sum = (np.bincount(group, columns[name], len(cells)) for name in ("tokens", "norm_sum"))
     flags = {name: of_cell[name].astype(bool) for name, kind in token_log.HISTOGRAM.items() if kind == "bool"}
     return of_cell | flags | {"sign": of_cell["sign"] - 1, "tokens": tokens.astype(int), "norm_sum": norm_sum}
 
@@ -211,11 +211,11 @@ def joined_rows(parts: Sequence[Columns], most: int) -> tuple[Columns, int]:
     Returns:
         The rows, and how many were left out.
     """
-    whole = {name: [v for part in parts for v in part[name]] for name in token_log.TOKENS}
-    keys = list(zip(*(whole[k] for k in ("mini_batch", "prompt_id", "sample", "position")), strict=True))
+    joined = {name: [v for part in parts for v in part[name]] for name in token_log.TOKENS}
+    keys = list(zip(*(joined[k] for k in ("mini_batch", "prompt_id", "sample", "position")), strict=True))
     order = sorted(range(len(keys)), key=keys.__getitem__)
     kept = order if len(order) <= most else [order[i * len(order) // most] for i in range(most)]
-    return {name: [values[i] for i in kept] for name, values in whole.items()}, len(order) - len(kept)
+    return {name: [values[i] for i in kept] for name, values in joined.items()}, len(order) - len(kept)
 
 
 def joined_counts(parts: Sequence[Columns]) -> Columns:

@@ -182,8 +182,8 @@ def gmpo(
     loss, metrics = verl(
         old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights=rollout_is_weights
     )
-    whole = config.global_batch_info
-    return loss * len(log_prob) * whole["dp_size"] / whole["global_batch_size"], metrics
+    batch_info = config.global_batch_info
+    return loss * len(log_prob) * batch_info["dp_size"] / batch_info["global_batch_size"], metrics
 
 
 @register_adv_est("w_reinforce")

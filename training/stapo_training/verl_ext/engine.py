@@ -68,19 +68,19 @@ class SelectingEngine(_VeRLEngine):
         result = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         offsets = micro_batch["input_ids"].offsets()
         packed = partial(PackedLogits, output.logits, output_args, offsets)
-        whole = partial(self._gather_and_unpad_packed, pad_size=output_args.get("pad_size", 0))
+        unpacked = partial(self._gather_and_unpad_packed, pad_size=output_args.get("pad_size", 0))
         if ours and self.proxy.min_p:
             response = micro_batch["response_mask"].offsets()
             here = packed(response_positions(offsets, response), micro_batch["responses"].values())
             result[PROXY] = torch.nested.nested_tensor_from_jagged(here.proxy_logprob(self.proxy.min_p), response)
         if ours:
-            result["entropy"] = torch.nested.nested_tensor_from_jagged(whole(reading.entropy_N), offsets)
+            result["entropy"] = torch.nested.nested_tensor_from_jagged(unpacked(reading.entropy_N), offsets)
         if log is not None:
             at = response_positions(offsets, micro_batch["response_mask"].offsets())
             logprob_M = result["log_probs"].values().detach()[at].float()
-            entropy_M = whole(reading.entropy_N)[at] if log.wants_entropy else None
+            entropy_M = unpacked(reading.entropy_N)[at] if log.wants_entropy else None
             here = packed(at, micro_batch["responses"].values())
-            log.record(micro_batch[ROW], logprob_M, entropy_M, whole(reading.collision_N)[at], here)
+            log.record(micro_batch[ROW], logprob_M, entropy_M, unpacked(reading.collision_N)[at], here)
         return result
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:

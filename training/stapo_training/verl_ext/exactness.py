@@ -98,8 +98,8 @@ def check(compose: Compose, overrides: Sequence[str], definition: Definition) ->
         hand = forked(1, _by_hand, Path(folder), definition, longest)
         for ranks in (1,) if definition.within_micro_batch else (1, 2):
             splits = _WHOLE if definition.within_micro_batch else SPLITS
-            for split, found in forked(ranks, _trained, Path(folder), compose(base), splits).items():
-                yield _compared(ranks, split, found, hand)
+            for split, trained in forked(ranks, _trained, Path(folder), compose(base), splits).items():
+                yield _compared(ranks, split, trained, hand)
 
 
 def make_model(folder: Path) -> None:
@@ -299,20 +299,20 @@ def step(worker: Any, rows: Sequence[Mapping[str, torch.Tensor]], **settings: An
         `metrics`: what the worker logs. `gradient`: of each update what its optimizer would be given, flat.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    mine = rows[rank * len(rows) // ranks : (rank + 1) * len(rows) // ranks]
+    rank_rows = rows[rank * len(rows) // ranks : (rank + 1) * len(rows) // ranks]
     gradients: list[np.ndarray] = []
 
     def instead_of_a_step() -> float:
-        found = torch.cat([p.grad.full_tensor().flatten() for p in worker.engine.module.parameters()])
-        gradients.append(found.numpy().copy())
+        gradient = torch.cat([p.grad.full_tensor().flatten() for p in worker.engine.module.parameters()])
+        gradients.append(gradient.numpy().copy())
         return 0.0
 
     worker.engine.optimizer_step = instead_of_a_step
     engine = worker.engine.engine_config
     engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
     sizes = {"global_batch_size": SEQUENCES, "mini_batch_size": SEQUENCES, "use_remove_padding": False}
-    data = in_process.batch(mine, **sizes | settings)
-    numbers = [int(row["number"]) for row in mine]  # the token log names the sequences by them
+    data = in_process.batch(rank_rows, **sizes | settings)
+    numbers = [int(row["number"]) for row in rank_rows]  # the token log names the sequences by them
     tu.assign_non_tensor_stack(data, "session_id", numbers)
     tu.assign_non_tensor_stack(data, "extra_info", [{"problem_id": f"p{n:02d}"} for n in numbers])
     if worker.engine.proxy.min_p:
@@ -326,11 +326,11 @@ def _trained(folder: Path, config: Any, splits: dict[str, dict[str, Any]]) -> di
     worker = in_process.build(config)
     result = {}
     for split, settings in splits.items():
-        found = step(worker, rows, **settings)
-        kept, silenced = (found["metrics"].get(f"selector/{name}_tokens") for name in ("kept", "silenced"))
+        trained = step(worker, rows, **settings)
+        kept, silenced = (trained["metrics"].get(f"selector/{name}_tokens") for name in ("kept", "silenced"))
         result[split] = {
-            "loss": [float(x) for x in found["metrics"]["loss"]],
-            "gradient": found["gradient"],
+            "loss": [float(x) for x in trained["metrics"]["loss"]],
+            "gradient": trained["gradient"],
             "kept": None if kept is None else float(kept[0]),
             "silenced": 0 if silenced is None else float(silenced[0]),
         }

@@ -31,9 +31,9 @@ class LogitReading:
 
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor, inplace_backward: bool = True) -> torch.Tensor:
         logits_NV, label_N = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-        found = statistics(logits_NV.detach(), label_N, **self.wants, form=self.form)
-        self.entropy_N, self.collision_N = found.entropy_N, found.collision_N
-        return _LogProb.apply(logits_NV, label_N, found, inplace_backward, self.form).view(labels.shape)
+        statistics_N = statistics(logits_NV.detach(), label_N, **self.wants, form=self.form)
+        self.entropy_N, self.collision_N = statistics_N.entropy_N, statistics_N.collision_N
+        return _LogProb.apply(logits_NV, label_N, statistics_N, inplace_backward, self.form).view(labels.shape)
 
 
 class _LogProb(torch.autograd.Function):
@@ -82,8 +82,8 @@ class PackedLogits:
         """The k most probable tokens at some of the positions: ids and log-probabilities, (chosen, k)."""
         tokens = iter(self.token_M[chosen_M].split(_rows(self.logits)))
         parts = self._parts(self.position_M[chosen_M])
-        found = [token_distribution(rows, next(tokens), k, temperature) for rows, temperature in parts]
-        return torch.cat([f.top_id_TK for f in found]), torch.cat([f.top_logprob_TK for f in found])
+        parts_of = [token_distribution(rows, next(tokens), k, temperature) for rows, temperature in parts]
+        return torch.cat([f.top_id_TK for f in parts_of]), torch.cat([f.top_logprob_TK for f in parts_of])
 
     @torch.no_grad()
     def proxy_logprob(self, min_p: float) -> torch.Tensor:

@@ -27,11 +27,11 @@ def beside() -> Iterator[None]:
 
     def init(conf: Any = None) -> Any:
         transfer_queue.init = _init
-        start, own = Future[Any](), copy.deepcopy(conf)  # the configuration changes meanwhile
+        start, own_conf = Future[Any](), copy.deepcopy(conf)  # the configuration changes meanwhile
 
         def run() -> None:
             try:
-                start.set_result(_init(own))
+                start.set_result(_init(own_conf))
             except BaseException as e:  # noqa: BLE001  `wait` raises it
                 start.set_exception(e)
 

@@ -51,10 +51,10 @@ def validate(config: Any) -> None:
     texts = [f"Answer: {answer}\n\\boxed{{{answer}}}" for answer in (42, 41)]
     asked = [reward(data_source="preflight", solution_str=t, ground_truth="42", extra_info={}) for t in texts]
     replies = [asyncio.run(r) if inspect.iscoroutine(r) else r for r in asked]
-    found = [r if isinstance(r, dict) else {"score": r, "acc": r} for r in replies]  # as veRL reads it
-    scores = [r.get("score") for r in found]
+    results = [r if isinstance(r, dict) else {"score": r, "acc": r} for r in replies]  # as veRL reads it
+    scores = [r.get("score") for r in results]
     assert scores == [1.0, -1.0], f"reward.custom_reward_function gives 42 and 41 the scores {scores} where 42 is right"
-    right = [is_right(r.get("acc")) for r in found]
+    right = [is_right(r.get("acc")) for r in results]
     assert right == [True, False], f"reward.custom_reward_function gives 42 and 41 {right} as acc where 42 is right"
 
 
@@ -65,10 +65,10 @@ def train(config: Any) -> None:
     environment = get_ppo_ray_runtime_env(config)
     environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
     given: Any = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}), resolve=True)
-    own = given.pop("runtime_env", None) or {}
-    environment["env_vars"] |= {k: str(v) for k, v in (own.pop("env_vars", None) or {}).items()} | safe_path.VARIABLES
+    asked = given.pop("runtime_env", None) or {}
+    environment["env_vars"] |= {k: str(v) for k, v in (asked.pop("env_vars", None) or {}).items()} | safe_path.VARIABLES
     environment["env_vars"][vllm_plugin.RUN] = hashlib.sha256(str(config.run.out).encode()).hexdigest()[:12]
-    environment |= {k: v for k, v in own.items() if v is not None}
+    environment |= {k: v for k, v in asked.items() if v is not None}
     # without an address Ray would join whatever cluster somebody has started on this machine
     given |= {"address": given.get("address") or "local", "job_config": safe_path.ray_job()}
     ray.init(**given, runtime_env=environment)

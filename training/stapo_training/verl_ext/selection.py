@@ -56,9 +56,9 @@ class MiniBatchSelection:
         keep_N, candidate_N = torch.zeros_like(stats.response_N), torch.zeros_like(stats.response_N)
         thresholds = []
         for part in torch.arange(len(keep_N), device=keep_N.device).split(self.tokens.offsets.diff().tolist()):
-            own = self.selector.select(stats.take(part))
-            keep_N[part], candidate_N[part] = own.keep_N, own.candidate_N
-            thresholds.append(own.threshold)
+            response = self.selector.select(stats.take(part))
+            keep_N[part], candidate_N[part] = response.keep_N, response.candidate_N
+            thresholds.append(response.threshold)
         finite = torch.tensor([t for t in thresholds if abs(t) != INFINITY], dtype=torch.float64, device=keep_N.device)
         every_P = gather(finite, self.group)
         return Selection(keep_N, candidate_N, float(every_P.mean()) if len(every_P) else INFINITY)

@@ -29,9 +29,9 @@ def token_numbers(
         planted: kind -> ids of planted words; `KIND_rate` is how many of them a response has on average.
         old_policy: False where no old-log-prob pass ran (rollout_correction.bypass_mode) and so no entropy exists.
     """
-    own = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     fields = ["responses", "response_mask", "rm_scores", "extra_fields", *(["entropy"] if old_policy else [])]
-    data: Any = tq.kv_batch_get(keys=own, partition_id=batch.partition_id, select_fields=fields)
+    data: Any = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
     numbers = {}
     if old_policy:
         mask_N = data["response_mask"].values().bool()
@@ -48,7 +48,7 @@ def token_numbers(
         for kind, ids in planted.items()
         if ids
     }
-    scores = zip(own, data["rm_scores"].unbind(), strict=True)
+    scores = zip(keys, data["rm_scores"].unbind(), strict=True)
     flat = zero_variance_share([(key.rsplit("_", 2)[0], float(s.sum())) for key, s in scores])
     return numbers | misjudged | rates | {"truncated_share": share, "zero_variance_share": flat}
 

@@ -153,9 +153,9 @@ def _prompts_and_samples(data: Any) -> tuple[list[str], list[int]]:
     """(problem id, sample) of each sequence, as the data set and the agent loop left them; "" and 0 without them."""
     count = len(data)
     info = data.get("extra_info")
-    found = [{}] * count if info is None else [x if isinstance(x, dict) else {} for x in info.tolist()]
+    infos = [{}] * count if info is None else [x if isinstance(x, dict) else {} for x in info.tolist()]
     sample = data.get("session_id")
     return (
-        [str(x.get("problem_id", "")) for x in found],
+        [str(x.get("problem_id", "")) for x in infos],
         [0] * count if sample is None else [int(x) for x in sample.tolist()],
     )

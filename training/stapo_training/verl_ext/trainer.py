@@ -195,9 +195,9 @@ class StapoTrainer(PPOTrainerSync):
         metrics = super()._validate()
         for setting in self.config.run.validation_settings[1:]:
             loops.setting = setting
-            found = super()._validate()
-            metrics[_FAILED] += found.pop(_FAILED)
-            metrics |= {k.replace("val-core/", f"val-{setting}/", 1): v for k, v in found.items()}
+            validation = super()._validate()
+            metrics[_FAILED] += validation.pop(_FAILED)
+            metrics |= {k.replace("val-core/", f"val-{setting}/", 1): v for k, v in validation.items()}
         loops.setting = ""
         if self.global_steps == 0:
             values = step_metrics.accuracies(metrics) | {_FAILED: metrics[_FAILED]}
@@ -242,12 +242,12 @@ class StapoTrainer(PPOTrainerSync):
     def _compute_metrics(self, batch: Any, metrics: dict, timing_raw: dict, global_steps: int, epoch: int) -> None:
         log = self.config.actor_rollout_ref.token_log
         planted = {"spurious": log.watch, "useful": log.useful}
-        own = token_numbers(batch, self.config.data.max_response_length, self._stops, planted, self._old_policy)
+        measured = token_numbers(batch, self.config.data.max_response_length, self._stops, planted, self._old_policy)
         expected = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
-        own["failed_rollouts"] = float(expected - sum(not tag.get("is_padding", False) for tag in batch.tags))
+        measured["failed_rollouts"] = float(expected - sum(not tag.get("is_padding", False) for tag in batch.tags))
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         counts = (DAPO_FILTERED_REWARD_COUNTS_KEY,)  # a table for veRL's loggers, not a number
-        numbers = step_metrics.split({k: v for k, v in metrics.items() if k not in counts} | own)
+        numbers = step_metrics.split({k: v for k, v in metrics.items() if k not in counts} | measured)
         metrics |= numbers.values  # veRL's loggers get the short names too
         now = time.perf_counter()
         seconds, self._step_began = now - self._step_began, now
@@ -263,7 +263,7 @@ class StapoTrainer(PPOTrainerSync):
 
     def _raise_alarms(self, step: int, numbers: step_metrics.StepNumbers) -> list[alarms.Alarm]:
         """Log and print the alarms that begin with a step; returns those that end the run."""
-        whole = self.folder.whole_checkpoints()
+        complete = self.folder.whole_checkpoints()
         self._watch, begun = alarms.observe(
             self._watch,
             self._limits,
@@ -273,7 +273,7 @@ class StapoTrainer(PPOTrainerSync):
             not_finite=numbers.not_finite,
             silenced_reference=self._silenced_reference,
             disk_free=shutil.disk_usage(self.folder.path).free,
-            checkpoint_bytes=whole[-1].bytes if whole else None,
+            checkpoint_bytes=complete[-1].bytes if complete else None,
         )
         self.folder.log_alarms(begun)
         for alarm in begun:
@@ -323,13 +323,13 @@ def balanced_order(lengths: Sequence[int], ranks: int, mini_batch: int) -> list[
     Args:
         lengths: tokens of every sequence, in the order of the batch; its mini-batches are `mini_batch` long.
     """
-    mine: list[list[int]] = [[] for _ in range(ranks)]
+    of_rank: list[list[int]] = [[] for _ in range(ranks)]
     for first in range(0, len(lengths), mini_batch):
         work = calculate_workload(torch.tensor(lengths[first : first + mini_batch], dtype=torch.int64))
         parts: Any = get_seqlen_balanced_partitions(work.tolist(), k_partitions=ranks, equal_size=True)
         for rank, part in enumerate(parts):
-            mine[rank] += [first + i for i in part]
-    return mine
+            of_rank[rank] += [first + i for i in part]
+    return of_rank
 
 
 def is_right(acc: Any) -> bool:

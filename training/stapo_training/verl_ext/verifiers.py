@@ -19,8 +19,8 @@ def score(response: str, gold: str, verifier: str) -> dict[str, Any]:
     elif verifier == "answer_line":
         correct, pred = math_dapo.is_correct_minerva(response[-_WINDOW:], gold)
     else:
-        found: Any = math_dapo.compute_score(response, gold)
-        correct, pred = found["acc"], found["pred"]
+        result: Any = math_dapo.compute_score(response, gold)
+        correct, pred = result["acc"], result["pred"]
     return {"score": 1.0 if correct else -1.0, "acc": bool(correct), "pred": pred or ""}
 
 

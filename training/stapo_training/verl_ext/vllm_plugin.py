@@ -30,9 +30,9 @@ _GROUP, _ALLOWED = "vllm.general_plugins", "VLLM_PLUGINS"
 
 def check_installed() -> None:
     """Raises BadInput where vLLM would not load this plugin: its processes would wait at another socket."""
-    found = {e.name: e.value for e in entry_points(group=_GROUP)}
-    if found.get(NAME) != f"{__name__}:register":
-        raise BadInput("vLLM would not find this suite's plugin", found=", ".join(found) or "no plugin",
+    installed = {e.name: e.value for e in entry_points(group=_GROUP)}
+    if installed.get(NAME) != f"{__name__}:register":
+        raise BadInput("vLLM would not find this suite's plugin", found=", ".join(installed) or "no plugin",
                        expected=NAME, next_step="pip install --no-deps --editable .   (it is of before)")  # fmt: skip
     allowed = os.environ.get(_ALLOWED)
     if allowed is not None and NAME not in allowed.split(","):

@@ -81,8 +81,8 @@ def watched(command: str) -> Iterator[None]:
             f"{command}   or begin anew with a lower data.max_response_length, or run.cpu_dtype=bfloat16",
         ) from e
     except Exception as e:  # of a lost node many kinds are made: an actor's death, a closed connection of gloo's
-        own = isinstance(e, StapoError) and not isinstance(e.__cause__, RayError)
-        if not own and (watch.wait() or isinstance(e, RayActorError)):
+        is_ours = isinstance(e, StapoError) and not isinstance(e.__cause__, RayError)
+        if not is_ours and (watch.wait() or isinstance(e, RayActorError)):
             raise _failed(watch.lost, message_of(e), command, killed=not getattr(e, "actor_init_failed", False)) from e
         raise
     finally:
@@ -152,14 +152,14 @@ class OrderedReplayBuffer(ReplayBuffer):
             RunFailed: nothing has come for `limit_s` seconds.
         """
         self._last = (), 0.0
-        found = super().sample(*args, **kwargs)
+        batch = super().sample(*args, **kwargs)
         self.problems.clear()
-        return found
+        return batch
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
         keys = {"pending": self.pending_keys, "running": self.running_keys, "finished": self.finished_keys,
                 "failed": self.failure_keys, "responses": self.partitions}  # fmt: skip
-        counts = {name: len(found[partition_id]) for name, found in keys.items()}
+        counts = {name: len(of_partition[partition_id]) for name, of_partition in keys.items()}
         now = time.monotonic()
         if self._last[0] != tuple(counts.values()):
             self._last = tuple(counts.values()), now
