@@ -1,7 +1,8 @@
 """Bootstrap over problems or other clusters, and the sign-flip permutation test.
 
 The random draws use the raw stream of PCG64, which numpy keeps unchanged between its versions (NEP 19), so the same
-scores give the same bytes in every table.
+scores give the same bytes in every table. scipy's bootstrap and permutation_test draw from a Generator, whose stream
+may change.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The `openai` SDK sends, waits, and tries again what may succeed another time. What still fails says something of the
 request where the address answers a question of one token, and of the address where it does not: then the request is
-asked at the next address, and this one rests.
+asked at the next address, and this one rests. A router (litellm's) counts failures alone, which says neither, and calls
+an unknown finish reason stop.
 
 The endpoint applies its own chat template and ends responses with its own tokens. Its answers are data: only the text,
 the finish reason, the counts and the log-probabilities are read.

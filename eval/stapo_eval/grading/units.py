@@ -1,7 +1,7 @@
 """Units behind a number: which quantity, and how large.
 
 The table holds the units that convert into each other; symbols are read with their case, 1 mW is not 1 MW. Words that
-it does not hold are units of their own ("apples").
+it does not hold are units of their own ("apples"). pint has more, and takes counted things for some (cats, circles).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The published prompts of the judge: where each is, its hash, and how one is read. No text of theirs is here.
+"""The published prompts of the judge: where each is, its hash, and how one is read. No text of theirs is here:
+neither repository has a licence file for it.
 
 A prompt is the value of a variable in a file of a public repository at a fixed commit. It is parsed out of that file,
 which is never run, and used only if its sha256 is the registered one.
