@@ -32,6 +32,9 @@ def worth_map(name: str, title: str, tokens: Sequence[TokenWorth]) -> Sketch:
                 text = number_shown(c.worth, 2, sign=True).replace(" (", "\n(") + f"\nn {c.tokens}"
                 ink = "white" if abs(c.worth.mean) > 0.8 * _STRONGEST else "black"
                 axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", size=6, color=ink, parse_math=False)
+        for y, rate in enumerate(rates):
+            if not any(c.tokens for c in cells if c.rate == rate):
+                axes.text(len(entropies) / 2, y + 0.5, "not measured", ha="center", va="center", size=7)
         colours = LinearSegmentedColormap.from_list("worth", [SILENCED, "white", KEPT])
         drawn = axes.pcolormesh(mean, cmap=colours, vmin=-_STRONGEST, vmax=_STRONGEST, edgecolors="white", linewidth=1)
         axes.invert_yaxis()
