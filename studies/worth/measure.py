@@ -1,7 +1,7 @@
 """Continuations with a token and without it: how often each answers rightly.
 
-To first order a mask changes the expected reward by the sum of -p A (Q - V) over what it silences. Q is the chance of a
-right answer when the model goes on after prefix and token, V when it goes on after the prefix.
+Q is the chance of a right answer when the model goes on after prefix and token, V when it goes on after the prefix.
+Raising the token's logit alone changes the expected reward by p (Q - V); a gradient step moves the other logits too.
 """
 
 from __future__ import annotations

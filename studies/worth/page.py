@@ -188,7 +188,7 @@ def add(files: dict[Path, bytes]) -> None:
     """Add results/tables/worth.md from the committed measurements."""
     claims = read_json(FILE, WorthClaims)
     d = claims.design
-    lines = ["# What a token is worth", "", claims.rule, "", "## Claims", ""]
+    lines = ["# What a token is worth", "", claims.rule, "", f"The runs: {claims.runs}.", "", "## Claims", ""]
     measured = {f.parent.name: list(read(f, TokenWorth)) for f in sorted(RECORDS.glob(f"*/{WORTH}"))}
     real = measured.get(_REAL) if as_designed(d, RECORDS / _REAL) else None
     size = {"silenced": d["silenced"], "kept": d["kept"], "ordinary": 2 * d["ordinary"],
