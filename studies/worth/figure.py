@@ -12,7 +12,7 @@ from studies.worth.bins import bins
 from studies.worth.record import TokenWorth
 
 _TAU_P = 0.002
-_STRONGEST = 0.5  # of Q - V: where the colour is full
+_STRONGEST = 50  # points of Q - V: where the colour is full
 
 
 def worth_map(name: str, title: str, tokens: Sequence[TokenWorth]) -> Sketch:
@@ -27,10 +27,10 @@ def worth_map(name: str, title: str, tokens: Sequence[TokenWorth]) -> Sketch:
         axes = figure.add_subplot()
         for c in cells:
             y, x = rates.index(c.rate), entropies.index(c.entropy)
-            mean[y, x] = c.worth.mean
+            mean[y, x] = 100 * c.worth.mean
             if c.worth.known:
-                text = number_shown(c.worth, 2, sign=True).replace(" (", "\n(") + f"\nn {c.tokens}"
-                ink = "white" if abs(c.worth.mean) > 0.8 * _STRONGEST else "black"
+                text = number_shown(c.worth, 0, 100, sign=True).replace(" (", "\n(") + f"\nn {c.tokens}"
+                ink = "white" if abs(mean[y, x]) > 0.8 * _STRONGEST else "black"
                 axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", size=6, color=ink, parse_math=False)
         for y, rate in enumerate(rates):
             if not any(c.tokens for c in cells if c.rate == rate):
@@ -44,14 +44,14 @@ def worth_map(name: str, title: str, tokens: Sequence[TokenWorth]) -> Sketch:
         axes.set(xlabel="entropy (nats)", ylabel="probability of the token")
         rare = sum(float(r.split()[-1]) <= _TAU_P for r in rates)
         axes.axhline(rare, color="black", linewidth=1.2, dashes=(2, 1))
-        figure.colorbar(drawn, ax=axes, label="Q - V", pad=0.01)
+        figure.colorbar(drawn, ax=axes, label="Q - V (points)", pad=0.01)
         known = [c for c in cells if c.worth.has_interval]
         below, above = (sum(sign * c.worth.mean > 0 and sign * c.worth.low > 0 < sign * c.worth.high for c in known)
                         for sign in (-1, 1))  # fmt: skip
         return save(Sketch(
             f"worth_{name}", title, figure,
-            "Q - V: the share of right answers of continuations with the token, less that without it. In each cell the "
-            "mean, its 95 % interval over problems, the tokens. "
+            "Q - V: the share of right answers of continuations with the token, less that without it, in points. In "
+            "each cell the mean, its 95 % interval over problems, the tokens. "
             f"Dashed: tau_p = {_TAU_P:g}; S2T silences above it, at low entropy.",
             finding=f"{len(known)} cells have an interval: {below} of them below 0, {above} above",
         ))  # fmt: skip

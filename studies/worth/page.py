@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from stapo_repro.statistics import ALPHA
-from stapo_repro.text import grid, model_text, number_shown, p_shown, shown, small_percent
+from stapo_repro.text import grid, model_text, number_shown, p_shown, shown, signed, small_percent
 from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
 from stapo_repro.tokens.numbers import case
 from stapo_repro.tokens.shares import Array, Sums, interval
@@ -135,14 +135,19 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
     """A measurement: the groups, and the map."""
     sums, of = sums_of(tokens), groups(tokens)
     rows = [
-        [name, f"{int(which.sum())}", shown(float(sums.ratio(f"{name} Q", name)[0]), 3),
-         shown(float(sums.ratio(f"{name} V", name)[0]), 3), number_shown(worth(sums, name), 3, sign=True)]
+        [name, f"{int(which.sum())}", shown(100 * float(sums.ratio(f"{name} Q", name)[0]), 1),
+         shown(100 * float(sums.ratio(f"{name} V", name)[0]), 1), number_shown(worth(sums, name), 1, 100, sign=True)]
         for name, which in of.items() if which.any()
     ]  # fmt: skip
-    lines = [*grid(("Tokens", "Measured", "Q", "V", "Q - V"), rows), "", "Q - V by probability, down, and entropy:", ""]
+    lines = [
+        *grid(("Tokens", "Measured", "Q (%)", "V (%)", "Q - V (points)"), rows),
+        "",
+        "Q - V in points by probability, down, and entropy:",
+        "",
+    ]
     rows_of: dict[str, list[str]] = {}
     for b in (cells := bins(tokens)):
-        rows_of.setdefault(b.rate, [b.rate]).append(f"{b.worth.mean:+.2f} ({b.tokens})" if b.tokens else "")
+        rows_of.setdefault(b.rate, [b.rate]).append(f"{signed(100 * b.worth.mean, 0)} ({b.tokens})" if b.tokens else "")
     head = ("p", *(f"{name} nats" for name in dict.fromkeys(b.entropy for b in cells)))
     return [*lines, *grid(head, list(rows_of.values())), ""]
 
@@ -198,9 +203,9 @@ def add(files: dict[Path, bytes]) -> None:
         claims.claims, judged(claims.claims, sums_of(real) if real else None), strict=True
     ):
         least = detectable([size[name] for name in (c.first, c.second) if name], d["continuations"])
-        found = [number_shown(value, 3, sign=True), p_shown(p)] if value.known else ["not run", ""]
-        rows.append([c.claim, shown(least, 3), *found, verdict])
-    lines += [*grid(("Claim", "Detectable", "Q - V", "p after Holm", "Verdict"), rows), ""]
+        found = [number_shown(value, 1, 100, sign=True), p_shown(p)] if value.known else ["not run", ""]
+        rows.append([c.claim, shown(100 * least, 1), *found, verdict])
+    lines += [*grid(("Claim", "Detectable (points)", "Q - V (points)", "p after Holm", "Verdict"), rows), ""]
     asked = {log.parent: read_json(log.parent / "run.json", Run) for log in sorted(_PROBES.rglob(token_log.FOLDER))}
     log_of = {run.revisions["data"].removeprefix("sha256:"): f for f, run in asked.items() if run.kind == "probe"}
     for name, tokens in measured.items():

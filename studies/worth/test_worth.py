@@ -112,7 +112,8 @@ def test_fillers_of_paper_are_worth_nothing() -> None:
 def test_the_committed_page_is_of_the_committed_measurements() -> None:
     files: dict[Path, bytes] = {}
     page.add(files)
-    assert {p.name for p in files} == {"worth.md", "README.md", "worth_paper.svg", "worth_costly.svg"}
+    maps = {f"worth_{name}.svg" for name in ("paper", "costly", "qwen2.5-coder-0.5b")}
+    assert {p.name for p in files} == {"worth.md", "README.md", *maps}
     for path, data in files.items():
         assert data == path.read_bytes()
 
