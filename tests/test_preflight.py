@@ -649,29 +649,31 @@ def test_ray_lets_a_twentieth_of_the_memory_be(monkeypatch: pytest.MonkeyPatch) 
     assert machine.free_memory({"RAY_memory_monitor_refresh_ms": "0"}) == 15.0
 
 
-@pytest.mark.parametrize(("tied", "parameters"), [(True, 494_032_768), (False, 630_167_424)])
-def test_memory_without_a_gpu_beside_what_two_trainings_took(tied: bool, parameters: int) -> None:
-    """Qwen2.5-0.5B in float32 on a machine of 23.5 GiB, 16 responses of 256 tokens. Tied, in micro-batches of one, it
-    took 21.2 GB of the machine at its peak (15.6 in the worker, 5.8 in the driver, of which 2.0 are the same); untied,
-    in micro-batches of two, it was killed in its first update."""
-    shape = shapes.shape_from(HALF_BILLION | {"tie_word_embeddings": tied}, "")
-    micro = f"{A}.actor.ppo_micro_batch_size_per_gpu={1 if tied else 2}"
-    given = [micro, "data.max_prompt_length=200", "data.max_response_length=256", f"{A}.rollout.max_num_seqs=16"]
-    given.append(f"{A}.actor.fsdp_config.reshard_after_forward=true")  # it was measured so
+def test_memory_without_a_gpu_is_a_little_more_than_a_training_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen2.5-Coder-0.5B in float32, two steps of 8 responses of 96 tokens and a checkpoint: 17.3 GiB more than before
+    were in use at most (two cores of a Xeon, 2026-11-28)."""
+    monkeypatch.setattr(resolvers, "fast_bf16", lambda: False)
+    given = ["method=stapo", "size=qwen2.5-coder-0.5b", "hardware=cpu", "run.data=data", "run.out=out"]
+    given += ["data.train_batch_size=2", f"{A}.rollout.n=4", "data.max_response_length=96"]
+    plan = estimate.memory(compose(given), shapes.shape_from(HALF_BILLION, ""), None, 22.5)
+    assert 17.3 <= plan.gib <= 1.15 * 17.3
+
+
+def test_a_training_that_memory_ended_is_refused() -> None:
+    """Qwen2.5-0.5B in float32, untied, 16 responses of 256 tokens in micro-batches of two, on 23.5 GiB."""
+    shape = shapes.shape_from(HALF_BILLION | {"tie_word_embeddings": False}, "")
+    given = [f"{A}.actor.ppo_micro_batch_size_per_gpu=2", "data.max_prompt_length=200", "data.max_response_length=256"]
+    given += [f"{A}.rollout.max_num_seqs=16", f"{A}.actor.fsdp_config.reshard_after_forward=true"]  # it was run so
     config = mini(Path("B"), Path("O"), *given, f"{A}.model.enable_gradient_checkpointing=true")
-    assert shape.parameters == parameters
-    if tied:
-        assert estimate.memory(config, shape, None, 22.5).gib * 2**30 == pytest.approx(21.2e9, rel=0.03)
-        return
     with pytest.raises(BadInput) as e:
         estimate.memory(config, shape, None, 22.5)
     for key in ("ppo_micro_batch_size_per_gpu=1", "run.cpu_dtype=bfloat16", "data.max_response_length"):
         assert key in str(e.value.next_step)
 
 
-@pytest.mark.parametrize(("method", "gib"), [("stapo", (19.53, 17.19)), ("grpo", (20.45, 18.11))])
+@pytest.mark.parametrize(("method", "gib"), [("stapo", (17.23, 14.89)), ("grpo", (18.15, 15.81))])
 def test_memory_of_the_half_billion_size_by_hand(method: str, gib: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 494,032,768 parameters 16 bytes of state, 5 freed, 4 of two copies in bf16: 11.503 GiB, and 4 of processes.
+    """Of 494,032,768 parameters 16 bytes of state, 4 of two copies in bf16: 9.202 GiB, and 4 of processes.
     1,024 tokens of (2 x 896 x 24 + 63,104 of a layer + 12 x 151,936) bytes are 1.840; 12 of the root's 136,135,552 are
     1.521, and 2 of the layers' 357,896,448 are 0.667. 64 rows of 1,024 x 12,288 bytes and of 151,936 logits take 0.768
     beside 0.920 of packed weights. GRPO's reference has 0.920 in bf16."""

@@ -29,9 +29,6 @@ ASLEEP_GIB = 1.5  # a sleeping vLLM keeps its CUDA graphs
 RANK_PROCESSES_GIB = 8.0  # a rank's trainer and rollout processes in host memory, libraries loaded
 CPU_PROCESSES_GIB = 4.0  # veRL's 8 to 9 processes without a GPU: 3.7 to 4.1 GiB measured on the miniature
 CPU_RANK_GIB = 0.5  # each further training process
-FREED = 5  # bytes a parameter that a CPU's allocator has taken back and not given away: 4 were measured on 104 million.
-# Of 494 million in float32, 8 responses of 96 tokens, 4 would plan 21.4 GiB; after a checkpoint 21.8 were more in use
-# than before the start.
 
 CPU_LENGTH = 0.75
 """A mean response as a share of the longest, where a quarter is cut: MATH on Qwen2.5-Coder-0.5B, 512 tokens."""
@@ -154,7 +151,7 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
     sampled, samples = _width(a.rollout.dtype), max(int(config.data.train_batch_size) * int(a.rollout.n), validation)
     places = rows_held(min(int(a.rollout.max_num_seqs), samples))
     reference = bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-    each = MASTER + GRADIENT + MOMENTS + FREED + 2 * sampled
+    each = MASTER + GRADIENT + MOMENTS + 2 * sampled
     each += _width(a.ref.fsdp_config.model_dtype) * reference
     resident = each * s.parameters / GIB + CPU_PROCESSES_GIB + CPU_RANK_GIB * (ranks - 1)
     layer = s.saved_bytes_per_token(w)
