@@ -29,6 +29,8 @@ FILE = Path(__file__).with_name("claims.json")
 RECORDS = command.RECORDS / "worth"
 _PROBES = command.RECORDS / "real"
 _REAL = "qwen2.5-coder-0.5b"
+_LOWER = (1e-4, 5e-4)
+"""Probabilities below the paper's tau_p, 0.002: would a lower one do better?"""
 _PLACE = ("prompt_id", "sample", "position")
 _TITLES = {"paper": "planted words of the world paper", "costly": "planted words of the world costly",
            "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}  # fmt: skip
@@ -78,14 +80,16 @@ def detectable(
 
 
 def groups(tokens: Sequence[TokenWorth]) -> dict[str, np.ndarray]:
-    """Name -> which tokens: the kinds, those not rare, rare ones by the median entropy, what was planted."""
-    kind = np.array([t.kind for t in tokens])
+    """Name -> which tokens: the kinds, those not rare, rare ones by the median entropy, silenced ones of lower
+    probability, what was planted."""
+    kind, p = np.array([t.kind for t in tokens]), np.array([t.probability for t in tokens])
     entropy, planted = np.array([t.entropy for t in tokens]), np.array([t.planted for t in tokens])
     found = {name: kind == name for name in KINDS}
     rare = found["silenced"] | found["kept"]
     middle = np.median(entropy[rare]) if rare.any() else math.nan
     found |= {"ordinary": ~rare, "rare, low entropy": rare & (entropy < middle),
               "rare, high entropy": rare & (entropy >= middle)}  # fmt: skip
+    found |= {f"silenced, p < {tau:g}": found["silenced"] & (p < tau) for tau in _LOWER}
     return found | {f"planted: {name}": planted == name for name in ("useful", "spurious") if (planted == name).any()}
 
 
@@ -96,6 +100,7 @@ def sums_of(tokens: Sequence[TokenWorth]) -> Sums:
     columns = {}
     for name, which in groups(tokens).items():
         columns |= {name: which, f"{name} Q": which * with_T, f"{name} V": which * without_T}
+        columns[f"{name} Q < V"] = which * (with_T < without_T)
         columns[f"{name} worth"] = which * (with_T - without_T)
     return Sums(problem, columns, over="problems")
 
@@ -136,11 +141,12 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
     sums, of = sums_of(tokens), groups(tokens)
     rows = [
         [name, f"{int(which.sum())}", shown(100 * float(sums.ratio(f"{name} Q", name)[0]), 1),
-         shown(100 * float(sums.ratio(f"{name} V", name)[0]), 1), number_shown(worth(sums, name), 1, 100, sign=True)]
+         shown(100 * float(sums.ratio(f"{name} V", name)[0]), 1), number_shown(worth(sums, name), 1, 100, sign=True),
+         shown(100 * float(sums.ratio(f"{name} Q < V", name)[0]), 0)]
         for name, which in of.items() if which.any()
     ]  # fmt: skip
     lines = [
-        *grid(("Tokens", "Measured", "Q (%)", "V (%)", "Q - V (points)"), rows),
+        *grid(("Tokens", "Measured", "Q (%)", "V (%)", "Q - V (points)", "Tokens with Q < V (%)"), rows),
         "",
         "Q - V in points by probability, down, and entropy:",
         "",

@@ -66,6 +66,12 @@ def test_worth_by_hand() -> None:
     assert page.worth(sums, "rare, low entropy", "rare, high entropy").mean == pytest.approx(-0.75)
 
 
+def test_silenced_tokens_of_lower_probability_are_a_group() -> None:
+    tokens = [token(probability=0.00009), token(probability=0.0001), token("kept", probability=0.00009)]
+    found = page.groups(tokens)
+    assert [list(found[f"silenced, p < {p}"]) for p in ("0.0001", "0.0005")] == [[1, 0, 0], [1, 1, 0]]
+
+
 def test_verdicts_after_holm() -> None:
     """Three problems: silenced tokens differ in all, kept ones in one; one ordinary token has no interval."""
     tokens = [token(right=(0, n), problem=p) for p, n in (("a", 4), ("b", 3), ("c", 4))]

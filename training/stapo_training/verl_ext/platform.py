@@ -31,7 +31,7 @@ def return_memory() -> None:
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(_MMAP_THRESHOLD, 8 << 20)  # that model's largest in a layer are 8.3 MiB in bfloat16
-    libc.mallopt(_TRIM_THRESHOLD, 256 << 20)  # at 128 KiB, which it has beside a fixed threshold, the heap grows anew
+    libc.mallopt(_TRIM_THRESHOLD, 256 << 20)  # else 128 KiB from here on: the heap shrinks and grows at a time
 
 
 return_memory()  # in every process of a training, since veRL imports this module in each
