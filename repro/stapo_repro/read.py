@@ -21,7 +21,7 @@ ENGINES = "engines"
 """Cells of `real` once more, by another engine."""
 JUDGE = "judge"
 """Cells judged by another model than the paper's."""
-APART = ("testbed", "labels", METHODS, ENGINES, JUDGE, "worth", "noise")
+APART = ("testbed", "labels", METHODS, ENGINES, JUDGE, "kills", "worth", "noise")
 """Folders of results/records with experiments of their own: in no table or figure of the others, and no estimate."""
 
 

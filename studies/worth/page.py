@@ -89,7 +89,7 @@ def groups(tokens: Sequence[TokenWorth]) -> dict[str, np.ndarray]:
     middle = np.median(entropy[rare]) if rare.any() else math.nan
     found |= {"ordinary": ~rare, "rare, low entropy": rare & (entropy < middle),
               "rare, high entropy": rare & (entropy >= middle)}  # fmt: skip
-    found |= {f"silenced, p < {tau:g}": found["silenced"] & (p < tau) for tau in _LOWER}
+    found |= {f"seen afterwards: silenced, p < {tau:g}": found["silenced"] & (p < tau) for tau in _LOWER}
     return found | {f"planted: {name}": planted == name for name in ("useful", "spurious") if (planted == name).any()}
 
 

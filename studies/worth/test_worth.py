@@ -69,7 +69,7 @@ def test_worth_by_hand() -> None:
 def test_silenced_tokens_of_lower_probability_are_a_group() -> None:
     tokens = [token(probability=0.00009), token(probability=0.0001), token("kept", probability=0.00009)]
     found = page.groups(tokens)
-    assert [list(found[f"silenced, p < {p}"]) for p in ("0.0001", "0.0005")] == [[1, 0, 0], [1, 1, 0]]
+    assert [list(found[f"seen afterwards: silenced, p < {p}"]) for p in ("0.0001", "0.0005")] == [[1, 0, 0], [1, 1, 0]]
 
 
 def test_verdicts_after_holm() -> None:

@@ -26,12 +26,12 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt (malloc.h)
 def return_memory() -> None:
     """Have the C library give freed blocks of 8 MiB and more back to the machine at once.
 
-    Left alone it keeps blocks of up to 32 MiB once it has freed one, as a layer's weights are: of a training of
-    Qwen2.5-Coder-0.5B 3 GiB.
+    Left alone, it keeps freed blocks of up to 32 MiB. A layer's weights are smaller: a training of Qwen2.5-Coder-0.5B
+    in float32 held 3 GiB that nothing used.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(_MMAP_THRESHOLD, 8 << 20)  # that model's largest in a layer are 8.3 MiB in bfloat16
-    libc.mallopt(_TRIM_THRESHOLD, 256 << 20)  # else 128 KiB from here on: the heap shrinks and grows at a time
+    libc.mallopt(_TRIM_THRESHOLD, 256 << 20)  # else 128 KiB from here on: the heap would shrink and grow all the time
 
 
 return_memory()  # in every process of a training, since veRL imports this module in each
