@@ -58,7 +58,7 @@ def memory(config: Any, shape: Shape, card: float | None, host: float, validatio
     the update, and vLLM says itself when its share is too small.
 
     Args:
-        card, host: GiB of a GPU (None: a machine without one) and of a machine.
+        card, host: GiB of a GPU (None: a machine without one), and those free on a machine.
         validation: samples of a validation pass.
 
     Raises:
@@ -70,7 +70,7 @@ def memory(config: Any, shape: Shape, card: float | None, host: float, validatio
         raise BadInput(
             f"too little memory ({tight.moment})",
             found=f"{tight.gib:.1f} GiB needed",
-            expected=f"at most {tight.limit:.1f} GiB",
+            expected=f"at most {tight.limit:.1f} GiB{'' if tight.limit == card else ', what is free now'}",
             next_step=f"{tight.lower}; or more GPUs (hardware=), or a smaller size=",
         )
     return tight
@@ -167,9 +167,10 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
         less.append("actor_rollout_ref.model.enable_gradient_checkpointing=true")
     if w == MASTER:
         less.append("run.cpu_dtype=bfloat16")
+    less.append("end what else uses memory")
     return [
         Need("update", resident + update, limit, ", or ".join(less)),
-        Need("sampling", resident + sampling, limit, "a lower actor_rollout_ref.rollout.max_num_seqs"),
+        Need("sampling", resident + sampling, limit, f"a lower actor_rollout_ref.rollout.max_num_seqs, or {less[-1]}"),
     ]
 
 
