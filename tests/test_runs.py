@@ -187,23 +187,39 @@ def test_a_containers_quota_is_whole_cores() -> None:
     assert provenance.cores_of("max 100000\n") > 10_000
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+@pytest.mark.parametrize("group", ["", "slurm/job_7/step_0", "slurm"])
+@pytest.mark.parametrize(
+    ("folder", "limit", "use", "prefix", "line"),
+    [
+        ("", "memory.max", "memory.current", "", "0::/slurm/job_7/step_0"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "4:hugetlb,memory:/slurm/job_7/step_0"),
+    ],
+)
+def test_memory_is_that_of_the_container_or_the_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    folder: str,
+    limit: str,
+    use: str,
+    prefix: str,
+    line: str,
+) -> None:
     """8 GiB allowed, 5 in use, of which files take 1: 4 are left, or what the machine has left."""
-    limit, use, statistics, prefix = provenance._MEMORY_FILES[2 - version]
-    (tmp_path / "memory").mkdir()
-    (tmp_path / use).write_text(f"{5 << 30}\n")
-    (tmp_path / statistics).write_text(
+    (tmp_path / "own").write_text(f"12:pids:/elsewhere\n{line}\n")
+    (held := tmp_path / "groups" / folder / group).mkdir(parents=True)
+    (held / use).write_text(f"{5 << 30}\n")
+    (held / "memory.stat").write_text(
         f"anon 7\n{prefix}inactive_file {3 << 28}\n{prefix}active_file {1 << 28}\nunevictable 0\n"
     )
     for text, left, memory in (
         (f"{8 << 30}", 15, (8, 4)),
         (f"{8 << 30}", 2, (8, 2)),
         (f"{2**63 - 4096}", 15, (20, 15)),
+        ("max", 15, (20, 15)),  # version 2: no limit
     ):
-        (tmp_path / limit).write_text(text + "\n")
+        (held / limit).write_text(text + "\n")
         machine = SimpleNamespace(total=20 << 30, available=left << 30)
         monkeypatch.setattr(provenance.psutil, "virtual_memory", lambda machine=machine: machine)
-        assert [x >> 30 for x in provenance.usable_memory(tmp_path)] == [*memory]
-    (tmp_path / limit).write_text("max\n")  # version 2: no limit
-    assert provenance.usable_memory(tmp_path)[0] >> 30 == 20
+        found = provenance.usable_memory(tmp_path / "groups", tmp_path / "own")
+        assert [x >> 30 for x in found] == [*memory]

@@ -119,28 +119,32 @@ def cores_of(cpu_max: str) -> int:
     return sys.maxsize if quota == "max" else math.ceil(int(quota) / int(period))
 
 
-_MEMORY_FILES = (  # of control groups v2 and v1: limit, use (with the cache of files) and statistics, in bytes
-    ("memory.max", "memory.current", "memory.stat", ""),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
+_MEMORY_FILES = (  # of control groups v2 and v1: controller (its folder, too), limit, use with the cache of files
+    ("", "memory.max", "memory.current", ""),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),  # and what its statistics begin with
 )
 
 
-def usable_memory(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
-    """(total, available) bytes of this machine, or of its container where that allows less, as Ray counts them.
+def usable_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
+    """(total, available) bytes of this machine, or of its container or SLURM's job where that allows less.
 
-    A job's own group below the root, as SLURM makes it, is not known.
+    A container's as Ray counts them, which does not look at a job's.
     """
     memory = psutil.virtual_memory()
-    for limit, use, statistics, prefix in _MEMORY_FILES:
-        if not all((groups / name).is_file() for name in (limit, use, statistics)):
-            continue
-        allowed = (groups / limit).read_text().strip()
-        if allowed.isdigit() and int(allowed) < memory.total:
-            counts = dict(line.split() for line in (groups / statistics).read_text().splitlines())
-            files = sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
-            free = int(allowed) - int((groups / use).read_text()) + files
-            return int(allowed), max(0, min(memory.available, free))
-    return memory.total, memory.available
+    total, available = memory.total, memory.available
+    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.is_file() else []
+    for controller, limit, use, prefix in _MEMORY_FILES:
+        path = Path(next((p.lstrip("/") for _, names, p in lines if controller in names.split(",")), ""))
+        for group in (groups / controller / p for p in (path, *path.parents)):
+            if not all((group / name).is_file() for name in (limit, use, "memory.stat")):
+                continue  # a container does not see the groups around it, whose names it may still be told
+            allowed = (group / limit).read_text().strip()
+            if allowed.isdigit() and int(allowed) < memory.total:
+                counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                files = sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+                free = int(allowed) - int((group / use).read_text()) + files
+                total, available = min(total, int(allowed)), max(0, min(available, free))
+    return total, available
 
 
 def fast_bf16() -> bool:
