@@ -223,3 +223,17 @@ def test_memory_is_that_of_the_container_or_the_job(
         monkeypatch.setattr(provenance.psutil, "virtual_memory", lambda machine=machine: machine)
         found = provenance.usable_memory(tmp_path / "groups", tmp_path / "own")
         assert [x >> 30 for x in found] == [*memory]
+
+
+def test_the_lowest_limit_of_nested_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GiB allowed and used: a container 12 and 11, in it a job 6 and 2, and in that a step 8 and 2."""
+    (tmp_path / "own").write_text("0::/job/step\n")
+    for group, limit, used in (("", 12, 11), ("job", 6, 2), ("job/step", 8, 2)):
+        (tmp_path / group).mkdir(exist_ok=True)
+        (tmp_path / group / "memory.max").write_text(f"{limit << 30}\n")
+        (tmp_path / group / "memory.current").write_text(f"{used << 30}\n")
+        (tmp_path / group / "memory.stat").write_text("anon 7\n")
+    monkeypatch.setattr(
+        provenance.psutil, "virtual_memory", lambda: SimpleNamespace(total=20 << 30, available=15 << 30)
+    )
+    assert provenance.usable_memory(tmp_path, tmp_path / "own") == (6 << 30, 1 << 30)

@@ -350,6 +350,7 @@ def test_what_is_freed_between_blocks_that_stay_goes_back_to_the_machine() -> No
     def block(mib: int) -> torch.Tensor:
         return torch.ones(mib * 2**18)
 
+    platform.return_memory()
     block(20)
     before, large, small = in_use(), [], []
     for _ in range(20):

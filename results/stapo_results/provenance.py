@@ -119,16 +119,18 @@ def cores_of(cpu_max: str) -> int:
     return sys.maxsize if quota == "max" else math.ceil(int(quota) / int(period))
 
 
-_MEMORY_FILES = (  # of control groups v2 and v1: controller (its folder, too), limit, use with the cache of files
+# of control groups v2 and v1: the controller and its folder, the limit, the use (the cache of files counts), and what
+# the names in memory.stat begin with
+_MEMORY_FILES = (
     ("", "memory.max", "memory.current", ""),
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),  # and what its statistics begin with
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
 
 
 def usable_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
     """(total, available) bytes of this machine, or of its container or SLURM's job where that allows less.
 
-    A container's as Ray counts them, which does not look at a job's.
+    Ray counts a container's limit in the same way. It ignores a job's, at which the kernel ends processes.
     """
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available

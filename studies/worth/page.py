@@ -17,6 +17,7 @@ from stapo_repro.tokens.log import LoggedRun, in_text, load, marked
 from stapo_repro.tokens.numbers import case
 from stapo_repro.tokens.shares import Array, Sums, interval
 from stapo_results import token_log
+from stapo_results.resampling import RESAMPLES
 from stapo_results.schema import Run
 from stapo_results.statistics import Number, holm
 from stapo_results.store import read, read_json
@@ -31,6 +32,8 @@ _PROBES = command.RECORDS / "real"
 _REAL = "qwen2.5-coder-0.5b"
 _LOWER = (1e-4, 5e-4)
 """Probabilities below the paper's tau_p, 0.002: would a lower one do better?"""
+_MORE = 500_000
+"""Draws of problems: a p of 0.05 after Holm has an error below 0.001 by them, 0.005 by those that judge the claims."""
 _PLACE = ("prompt_id", "sample", "position")
 _TITLES = {"paper": "planted words of the world paper", "costly": "planted words of the world costly",
            "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}  # fmt: skip
@@ -89,11 +92,13 @@ def groups(tokens: Sequence[TokenWorth]) -> dict[str, np.ndarray]:
     middle = np.median(entropy[rare]) if rare.any() else math.nan
     found |= {"ordinary": ~rare, "rare, low entropy": rare & (entropy < middle),
               "rare, high entropy": rare & (entropy >= middle)}  # fmt: skip
-    found |= {f"seen afterwards: silenced, p < {tau:g}": found["silenced"] & (p < tau) for tau in _LOWER}
+    for tau in _LOWER:
+        found |= {f"seen afterwards: silenced, p < {tau:g}": found["silenced"] & (p < tau),
+                  f"seen afterwards: silenced, p >= {tau:g}": found["silenced"] & (p >= tau)}  # fmt: skip
     return found | {f"planted: {name}": planted == name for name in ("useful", "spurious") if (planted == name).any()}
 
 
-def sums_of(tokens: Sequence[TokenWorth]) -> Sums:
+def sums_of(tokens: Sequence[TokenWorth], resamples: int = RESAMPLES) -> Sums:
     """Sums of Q - V, Q and V over the tokens of each group, with draws of problems."""
     _, problem = np.unique([t.prompt_id for t in tokens], return_inverse=True)
     with_T, without_T = (np.array([getattr(t, f"right_{side}") / t.of for t in tokens]) for side in ("with", "without"))
@@ -102,7 +107,7 @@ def sums_of(tokens: Sequence[TokenWorth]) -> Sums:
         columns |= {name: which, f"{name} Q": which * with_T, f"{name} V": which * without_T}
         columns[f"{name} Q < V"] = which * (with_T < without_T)
         columns[f"{name} worth"] = which * (with_T - without_T)
-    return Sums(problem, columns, over="problems")
+    return Sums(problem, columns, "problems", resamples)
 
 
 def draws(sums: Sums, first: str, second: str = "") -> Array:
@@ -145,9 +150,13 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
          shown(100 * float(sums.ratio(f"{name} Q < V", name)[0]), 0)]
         for name, which in of.items() if which.any()
     ]  # fmt: skip
-    lines = [
-        *grid(("Tokens", "Measured", "Q (%)", "V (%)", "Q - V (points)", "Tokens with Q < V (%)"), rows),
-        "",
+    lines = [*grid(("Tokens", "Measured", "Q (%)", "V (%)", "Q - V (points)", "Tokens with Q < V (%)"), rows), ""]
+    for tau in _LOWER:
+        below, above = (f"seen afterwards: silenced, p {sign} {tau:g}" for sign in ("<", ">="))
+        if (found := worth(sums, below, above)).has_interval:
+            points = number_shown(found, 1, 100, sign=True)
+            lines += [f"Seen afterwards: silenced tokens below {tau:g} minus the others: {points} points.", ""]
+    lines += [
         "Q - V in points by probability, down, and entropy:",
         "",
     ]
@@ -205,13 +214,20 @@ def add(files: dict[Path, bytes]) -> None:
     size = {"silenced": d["silenced"], "kept": d["kept"], "ordinary": 2 * d["ordinary"],
             "rare, low entropy": d["kept"], "rare, high entropy": d["kept"]}  # fmt: skip
     rows = []
-    for c, (value, p, verdict) in zip(
-        claims.claims, judged(claims.claims, sums_of(real) if real else None), strict=True
-    ):
+    once, again = (judged(claims.claims, sums_of(real, n) if real else None) for n in (RESAMPLES, _MORE))
+    for c, (value, p, verdict), (_, p_again, _) in zip(claims.claims, once, again, strict=True):
         least = detectable([size[name] for name in (c.first, c.second) if name], d["continuations"])
         found = [number_shown(value, 1, 100, sign=True), p_shown(p)] if value.known else ["not run", ""]
-        rows.append([c.claim, shown(100 * least, 1), *found, verdict])
-    lines += [*grid(("Claim", "Detectable (points)", "Q - V (points)", "p after Holm", "Verdict"), rows), ""]
+        rows.append([c.claim, shown(100 * least, 1), *found, verdict, p_shown(p_again) if value.known else ""])
+    head = (
+        "Claim",
+        "Detectable (points)",
+        "Q - V (points)",
+        "p after Holm",
+        "Verdict",
+        f"Seen afterwards: p by {_MORE:,} draws",
+    )
+    lines += [*grid(head, rows), ""]
     asked = {log.parent: read_json(log.parent / "run.json", Run) for log in sorted(_PROBES.rglob(token_log.FOLDER))}
     log_of = {run.revisions["data"].removeprefix("sha256:"): f for f, run in asked.items() if run.kind == "probe"}
     for name, tokens in measured.items():

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stapo_results.resampling import LEVEL, resampled_sums
+from stapo_results.resampling import LEVEL, RESAMPLES, resampled_sums
 from stapo_results.statistics import Number
 
 Array = NDArray[np.float64]
@@ -39,13 +39,19 @@ class Sums:
         over: what the clusters are.
     """
 
-    def __init__(self, cluster_N: NDArray[np.int64], columns: Mapping[str, ArrayLike], over: str = "prompts"):
+    def __init__(
+        self,
+        cluster_N: NDArray[np.int64],
+        columns: Mapping[str, ArrayLike],
+        over: str = "prompts",
+        resamples: int = RESAMPLES,
+    ):
         """Add up N values a column by cluster (numbered from 0) and draw; a cluster without any moves no ratio."""
         count = int(cluster_N.max(initial=-1)) + 1
         by_cluster = [np.bincount(cluster_N, np.asarray(v, np.float64), count) for v in columns.values()]
         sums_CK = np.stack(by_cluster, axis=1)
         sums_CK = sums_CK[sums_CK.any(axis=1)] if sums_CK.any() else np.zeros((1, len(by_cluster)))
-        drawn_BK = resampled_sums(sums_CK)
+        drawn_BK = resampled_sums(sums_CK, resamples=resamples)
         self.of = {name: np.append(sums_CK[:, k].sum(), drawn_BK[:, k]) for k, name in enumerate(columns)}
         self.clusters = {name: int(np.count_nonzero(sums_CK[:, k])) for k, name in enumerate(columns)}
         self.over = over

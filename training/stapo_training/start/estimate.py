@@ -58,7 +58,7 @@ def memory(config: Any, shape: Shape, card: float | None, host: float, validatio
     the update, and vLLM says itself when its share is too small.
 
     Args:
-        card, host: GiB of a GPU (None: a machine without one), and those free on a machine.
+        card, host: GiB of a GPU (None: a machine without one), and those free on a machine (`free_memory`).
         validation: samples of a validation pass.
 
     Raises:
@@ -67,10 +67,11 @@ def memory(config: Any, shape: Shape, card: float | None, host: float, validatio
     plan = _of_cpu(config, shape, host, validation) if card is None else _of_gpus(config, shape, card, host)
     tight = min(plan, key=lambda n: n.limit - n.gib)
     if tight.gib > tight.limit:
+        there = "" if tight.limit == card else ", what is free now below the limit at which a process is ended"
         raise BadInput(
             f"too little memory ({tight.moment})",
             found=f"{tight.gib:.1f} GiB needed",
-            expected=f"at most {tight.limit:.1f} GiB{'' if tight.limit == card else ', what is free now'}",
+            expected=f"at most {tight.limit:.1f} GiB{there}",
             next_step=f"{tight.lower}; or more GPUs (hardware=), or a smaller size=",
         )
     return tight

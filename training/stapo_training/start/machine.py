@@ -76,8 +76,10 @@ def this_node(environment: Mapping[str, str] = os.environ) -> Node:
 
 
 def free_memory(environment: Mapping[str, str] = os.environ) -> float:
-    """GiB that this machine's or container's processes may still take before Ray ends one (its memory monitor; 0 ms: it
-    has none)."""
+    """GiB that this machine's, container's or job's processes may still take before one is ended.
+
+    Ray ends one at a share of the memory (its memory monitor; 0 ms: it has none), the kernel at a job's limit.
+    """
     (total, available), share = usable_memory(), float(environment.get("RAY_memory_usage_threshold", _MOST_IN_USE))
     if environment.get("RAY_memory_monitor_refresh_ms") == "0":
         share = 1.0

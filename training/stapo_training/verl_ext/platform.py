@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import resource
 import types
 from typing import Any
@@ -34,7 +35,8 @@ def return_memory() -> None:
     libc.mallopt(_TRIM_THRESHOLD, 256 << 20)  # else 128 KiB from here on: the heap would shrink and grow all the time
 
 
-return_memory()  # in every process of a training, since veRL imports this module in each
+if os.environ.get("VERL_PLATFORM") == "cpu":  # beside a GPU it was not measured
+    return_memory()
 
 
 def settle() -> None:
