@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
 from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines import Engine, Finished, Request, hf, make_engine
@@ -233,3 +234,18 @@ def test_every_request_that_is_not_done_is_answered_once(problems, samples, plac
     engine = Working(EngineSpec("working", False, 512, places), random.Random(seed))
     answered = [f.request.key for piece in engine.stream(requests, done) for f in piece]
     assert sorted(answered) == sorted(r.key for r in requests if r.key not in done)
+
+
+def test_weights_that_memory_has_no_room_for_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of the model, with the head beside the table: what must fit, in 4 bytes each, or in 2."""
+    model = find_model(str(folder))
+    made = HfEngine(model, threads=1).model
+    numbers = sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(folder).parameters())
+    numbers += made.lm_head.weight.numel() * (made.lm_head.weight is made.get_input_embeddings().weight)
+    for dtype, each in (("float32", 4), ("bfloat16", 2)):
+        monkeypatch.setattr(hf, "usable_memory", lambda n=numbers * each: (2 * n, n))
+        HfEngine(model, threads=1, dtype=dtype)
+        monkeypatch.setattr(hf, "usable_memory", lambda n=numbers * each: (2 * n, n - 1))
+        with pytest.raises(BadInput, match="too little memory") as e:
+            HfEngine(model, threads=1, dtype=dtype)
+        assert ("--dtype bfloat16" in e.value.next_step) == (each == 4)

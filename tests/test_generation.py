@@ -109,6 +109,23 @@ def test_tokens_and_log_probabilities_are_those_of_the_model(model: Any) -> None
     assert greedy.token_ids == own[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_with_packed_weights_alone_a_model_says_the_same(tied: bool) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 60, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    config = Qwen3Config(vocab_size=300, num_hidden_layers=2, intermediate_size=148, tie_word_embeddings=tied, **sizes)
+    model = Qwen3ForCausalLM(config).eval()
+    expected = generate(model, [[5, 6, 7]], [5], Drawing(), max_new_tokens=20, stop_token_ids=[])
+    sampler = Sampler(model, 4, [], packed_alone=True)
+    assert sum(p.numel() for p in model.parameters() if p.dim() > 1) == 300 * 60  # the embedding
+    sampler.add("it", [5, 6, 7], 5, Drawing(), 20)
+    ended: list[Any] = []
+    while not ended:
+        ended = sampler.step()
+    assert ended == [("it", expected[0])]
+    assert sampler.exact
+
+
 def test_a_mixture_of_experts_is_not_said_to_be_exact_and_a_model_has_one_sampler(model: Any) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_experts": 4}

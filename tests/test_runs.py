@@ -7,7 +7,6 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,55 +184,3 @@ def test_variables_that_choose_instructions_are_on_record(monkeypatch: pytest.Mo
 def test_a_containers_quota_is_whole_cores() -> None:
     assert [provenance.cores_of(f"{quota} 100000\n") for quota in (200_000, 150_000, 50_000)] == [2, 2, 1]
     assert provenance.cores_of("max 100000\n") > 10_000
-
-
-@pytest.mark.parametrize("group", ["", "slurm/job_7/step_0", "slurm"])
-@pytest.mark.parametrize(
-    ("folder", "limit", "use", "prefix", "line"),
-    [
-        ("", "memory.max", "memory.current", "", "0::/slurm/job_7/step_0"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "4:hugetlb,memory:/slurm/job_7/step_0"),
-    ],
-)
-def test_memory_is_that_of_the_container_or_the_job(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    group: str,
-    folder: str,
-    limit: str,
-    use: str,
-    prefix: str,
-    line: str,
-) -> None:
-    """8 GiB allowed, 5 in use, of which files take 1: 4 are left, or what the machine has left."""
-    (tmp_path / "own").write_text(f"12:pids:/elsewhere\n{line}\n")
-    (held := tmp_path / "groups" / folder / group).mkdir(parents=True)
-    (held / use).write_text(f"{5 << 30}\n")
-    (held / "memory.stat").write_text(
-        f"anon 7\n{prefix}inactive_file {3 << 28}\n{prefix}active_file {1 << 28}\nunevictable 0\n"
-    )
-    for text, left, memory in (
-        (f"{8 << 30}", 15, (8, 4)),
-        (f"{8 << 30}", 2, (8, 2)),
-        (f"{2**63 - 4096}", 15, (20, 15)),
-        ("max", 15, (20, 15)),  # version 2: no limit
-    ):
-        (held / limit).write_text(text + "\n")
-        machine = SimpleNamespace(total=20 << 30, available=left << 30)
-        monkeypatch.setattr(provenance.psutil, "virtual_memory", lambda machine=machine: machine)
-        found = provenance.usable_memory(tmp_path / "groups", tmp_path / "own")
-        assert [x >> 30 for x in found] == [*memory]
-
-
-def test_the_lowest_limit_of_nested_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GiB allowed and used: a container 12 and 11, in it a job 6 and 2, and in that a step 8 and 2."""
-    (tmp_path / "own").write_text("0::/job/step\n")
-    for group, limit, used in (("", 12, 11), ("job", 6, 2), ("job/step", 8, 2)):
-        (tmp_path / group).mkdir(exist_ok=True)
-        (tmp_path / group / "memory.max").write_text(f"{limit << 30}\n")
-        (tmp_path / group / "memory.current").write_text(f"{used << 30}\n")
-        (tmp_path / group / "memory.stat").write_text("anon 7\n")
-    monkeypatch.setattr(
-        provenance.psutil, "virtual_memory", lambda: SimpleNamespace(total=20 << 30, available=15 << 30)
-    )
-    assert provenance.usable_memory(tmp_path, tmp_path / "own") == (6 << 30, 1 << 30)

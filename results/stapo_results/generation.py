@@ -282,13 +282,16 @@ def _packable(layer: Any) -> bool:
     return wide or (layer.weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _pack(model: Any, rows: int) -> list[torch.nn.Linear]:
+def _pack(model: Any, rows: int, kept: Collection[int]) -> list[torch.nn.Linear]:
     """Give the linear layers a copy of their weights in oneDNN's order for few rows: a CPU otherwise reorders a layer's
-    weights each time that it reads them, and computes a row in another order beside other rows."""
+    weights each time that it reads them, and computes a row in another order beside other rows. `kept`: ids of the
+    weights that stay beside their copies."""
     layers = [layer for layer in model.modules() if _packable(layer)]
     for layer in layers:
         packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
         layer.forward = functools.partial(_linear, packed, layer.bias)
+        if id(layer.weight) not in kept:
+            layer.weight.data = layer.weight.new_empty(0, layer.in_features)
     return layers
 
 
@@ -317,6 +320,10 @@ class Sampler:
     The model is changed for as long as the sampler is open: its attention is this module's, and on a CPU its linear
     layers have packed weights. Open a new one when the weights have changed.
 
+    Args:
+        packed_alone: on a CPU, a linear layer's own weights go when they are packed. That halves the memory, and the
+            model is of no use once the sampler is closed.
+
     Attributes:
         exact: whether a response is the same to the bit whatever is beside it: all matrices are packed, as on a CPU
             without a mixture of experts.
@@ -325,7 +332,7 @@ class Sampler:
         BadInput: a model whose attention cannot be replaced, or that another sampler has.
     """
 
-    def __init__(self, model: Any, rows: int, stop_token_ids: Collection[int]):
+    def __init__(self, model: Any, rows: int, stop_token_ids: Collection[int], *, packed_alone: bool = False):
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         self._before = model.config._attn_implementation
@@ -333,9 +340,10 @@ class Sampler:
             raise BadInput("another sampler has this model", next_step="close it first")
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
         model.set_attn_implementation(ATTENTION)
-        self._packed = _pack(model, _PACKED_FOR)
-        tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
-        known = {id(m.weight) for m in (*self._packed, *tables)}
+        tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+        kept = tables if packed_alone else {id(p) for p in model.parameters()}
+        self._packed = _pack(model, _PACKED_FOR, kept)
+        known = tables | {id(m.weight) for m in self._packed}
         self.exact = bool(self._packed) and all(id(p) in known for p in model.parameters() if p.dim() > 1)
         self.model, self.stops = model, set(stop_token_ids)
         self.device = next(model.parameters()).device

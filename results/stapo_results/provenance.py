@@ -17,8 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from stapo_results.memory import usable_memory
 from stapo_results.schema import Run
 
 _PACKAGES = (
@@ -117,36 +116,6 @@ def cores_of(cpu_max: str) -> int:
     """The cores that a control group's `cpu.max` allows: "QUOTA PERIOD" in microseconds, QUOTA "max" for no limit."""
     quota, period = cpu_max.split()
     return sys.maxsize if quota == "max" else math.ceil(int(quota) / int(period))
-
-
-# of control groups v2 and v1: the controller and its folder, the limit, the use (the cache of files counts), and what
-# the names in memory.stat begin with
-_MEMORY_FILES = (
-    ("", "memory.max", "memory.current", ""),
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-)
-
-
-def usable_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
-    """(total, available) bytes of this machine, or of its container or SLURM's job where that allows less.
-
-    Ray counts a container's limit in the same way. It ignores a job's, at which the kernel ends processes.
-    """
-    memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
-    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.is_file() else []
-    for controller, limit, use, prefix in _MEMORY_FILES:
-        path = Path(next((p.lstrip("/") for _, names, p in lines if controller in names.split(",")), ""))
-        for group in (groups / controller / p for p in (path, *path.parents)):
-            if not all((group / name).is_file() for name in (limit, use, "memory.stat")):
-                continue  # a container does not see the groups around it, whose names it may still be told
-            allowed = (group / limit).read_text().strip()
-            if allowed.isdigit() and int(allowed) < memory.total:
-                counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                files = sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
-                free = int(allowed) - int((group / use).read_text()) + files
-                total, available = min(total, int(allowed)), max(0, min(available, free))
-    return total, available
 
 
 def fast_bf16() -> bool:

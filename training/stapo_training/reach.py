@@ -20,6 +20,7 @@ from typing import Any, Literal
 from stapo_results import provenance, store, terminal
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
+from stapo_results.memory import return_memory
 from stapo_results.schema import Record
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import REAL
@@ -151,8 +152,11 @@ class Asked:
         from stapo_training.reward import compute_score
 
         device, dtype = self.place
+        if device == "cpu":
+            return_memory()  # of a layer's weights, when they are packed
         tokenizer, model = self.folder.tokenizer, self.folder.load(dtype, device)
-        sampler = Sampler(model, ROWS, stop_token_ids(tokenizer, model.generation_config.eos_token_id))
+        stops = stop_token_ids(tokenizer, model.generation_config.eos_token_id)
+        sampler = Sampler(model, ROWS, stops, packed_alone=True)
         asked: dict[Hashable, tuple[Prompt, int, int]] = {}
         for p, i in missing:
             seed = derive_seed(self.seed, "within reach", p.problem_id, i)

@@ -6,7 +6,8 @@ from typing import Any
 
 from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
-from stapo_results.errors import RunFailed, message_of
+from stapo_results.errors import BadInput, RunFailed, message_of
+from stapo_results.memory import return_memory, usable_memory
 from stapo_results.shapes import rows_held
 from stapo_results.stop_tokens import stop_token_ids
 
@@ -23,6 +24,9 @@ class HfEngine(Engine):
         dtype: of the weights; auto: bfloat16 on a GPU, float32 on a CPU (`plan` asks for bfloat16 where that is fast).
         rows: responses at a time; 0: as many as the keys and values of `max_model_len` tokens each have room for.
         max_model_len: the most tokens of a prompt and its response; 0: as many as the model has positions.
+
+    Raises:
+        BadInput: on a CPU, for weights that memory has no room for.
     """
 
     def __init__(
@@ -41,6 +45,9 @@ class HfEngine(Engine):
         default = torch.bfloat16 if device == "cuda" else torch.float32
         wanted = default if dtype == "auto" else getattr(torch, dtype)
         self.tokenizer = load_tokenizer(model)
+        if device == "cpu":
+            _check_memory(model, wanted)
+            return_memory()  # of a layer's weights, when they are packed
         self.model = AutoModelForCausalLM.from_pretrained(
             model.folder, use_safetensors=True, trust_remote_code=False, dtype=wanted
         )
@@ -54,7 +61,7 @@ class HfEngine(Engine):
         context = min(positions, max_model_len or positions)
         room, least = _KV_BYTES // (kv_bytes * context), rows_held(1)
         places = rows or min(MOST_ROWS[device], max(least, room - room % least))
-        self.sampler = Sampler(self.model, places, self.stop)
+        self.sampler = Sampler(self.model, places, self.stop, packed_alone=True)
         self.loaded(EngineSpec("hf", self.sampler.exact, context, places))
 
     def submit(self, request: Request) -> None:
@@ -99,3 +106,25 @@ class HfEngine(Engine):
     def close(self) -> None:
         self.sampler.close()
         del self.model, self.sampler
+
+
+def _check_memory(model: ModelFiles, dtype: Any) -> None:
+    """Refuse weights that do not fit: the kernel would end the process without a word."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.folder, trust_remote_code=False))
+    head = empty.get_output_embeddings()
+    numbers = sum(p.numel() for p in empty.parameters())  # a tied head is the table
+    if head is not None and head.weight is empty.get_input_embeddings().weight:
+        numbers += head.weight.numel()  # it is packed beside the table
+    need, free = (n / 2**30 for n in (numbers * dtype.itemsize, usable_memory()[1]))
+    smaller = ", --dtype bfloat16" if dtype.itemsize > 2 else ""
+    if need > free:
+        raise BadInput(
+            "too little memory for the model",
+            found=f"{need:.1f} GiB of weights in {str(dtype).removeprefix('torch.')}",
+            expected=f"at most {free:.1f} GiB, what is free now",
+            next_step=f"a smaller model{smaller}, or end what else uses memory",
+        )

@@ -20,7 +20,8 @@ from stapo_repro.run.cells import CellRequest, Model, Origin
 from stapo_repro.run.cost import GIB, MACHINES, Cost, budget, setting
 from stapo_repro.run.stages import Stage
 from stapo_results import throughput
-from stapo_results.provenance import nvidia_smi, usable_cores, usable_memory
+from stapo_results.memory import usable_memory
+from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_results.schema import SETTINGS
 
 BASE_SEED = 0  # one base model for all training seeds

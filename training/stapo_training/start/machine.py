@@ -17,7 +17,8 @@ from huggingface_hub import constants
 
 from stapo_results import runs
 from stapo_results.errors import BadInput, message_of
-from stapo_results.provenance import nvidia_smi, usable_cores, usable_memory
+from stapo_results.memory import usable_memory
+from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_results.throughput import CARDS, card_named
 from stapo_training.start import estimate
 from stapo_training.start.estimate import GIB

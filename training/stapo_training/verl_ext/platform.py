@@ -7,7 +7,6 @@ than its platform package.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -19,21 +18,7 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
-from stapo_results.provenance import usable_memory
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt (malloc.h)
-
-
-def return_memory() -> None:
-    """Have the C library give freed blocks of 8 MiB and more back to the machine at once.
-
-    Left alone, it keeps freed blocks of up to 32 MiB. A layer's weights are smaller: a training of Qwen2.5-Coder-0.5B
-    in float32 held 3 GiB that nothing used.
-    """
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_MMAP_THRESHOLD, 8 << 20)  # that model's largest in a layer are 8.3 MiB in bfloat16
-    libc.mallopt(_TRIM_THRESHOLD, 256 << 20)  # else 128 KiB from here on: the heap would shrink and grow all the time
-
+from stapo_results.memory import return_memory, usable_memory
 
 if os.environ.get("VERL_PLATFORM") == "cpu":  # beside a GPU it was not measured
     return_memory()

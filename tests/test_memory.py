@@ -1,0 +1,82 @@
+"""What memory a process finds, and gives back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from stapo_results import memory
+
+
+@pytest.mark.parametrize("group", ["", "slurm/job_7/step_0", "slurm"])
+@pytest.mark.parametrize(
+    ("folder", "limit", "use", "prefix", "line"),
+    [
+        ("", "memory.max", "memory.current", "", "0::/slurm/job_7/step_0"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "4:hugetlb,memory:/slurm/job_7/step_0"),
+    ],
+)
+def test_memory_is_that_of_the_container_or_the_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    folder: str,
+    limit: str,
+    use: str,
+    prefix: str,
+    line: str,
+) -> None:
+    """8 GiB allowed, 5 in use, of which files take 1: 4 are left, or what the machine has left."""
+    (tmp_path / "own").write_text(f"12:pids:/elsewhere\n{line}\n")
+    (held := tmp_path / "groups" / folder / group).mkdir(parents=True)
+    (held / use).write_text(f"{5 << 30}\n")
+    (held / "memory.stat").write_text(
+        f"anon 7\n{prefix}inactive_file {3 << 28}\n{prefix}active_file {1 << 28}\nunevictable 0\n"
+    )
+    for text, left, expected in (
+        (f"{8 << 30}", 15, (8, 4)),
+        (f"{8 << 30}", 2, (8, 2)),
+        (f"{2**63 - 4096}", 15, (20, 15)),
+        ("max", 15, (20, 15)),  # version 2: no limit
+    ):
+        (held / limit).write_text(text + "\n")
+        machine = SimpleNamespace(total=20 << 30, available=left << 30)
+        monkeypatch.setattr(memory.psutil, "virtual_memory", lambda machine=machine: machine)
+        found = memory.usable_memory(tmp_path / "groups", tmp_path / "own")
+        assert [x >> 30 for x in found] == [*expected]
+
+
+def test_the_lowest_limit_of_nested_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GiB allowed and used: a container 12 and 11, in it a job 6 and 2, and in that a step 8 and 2."""
+    (tmp_path / "own").write_text("0::/job/step\n")
+    for group, limit, used in (("", 12, 11), ("job", 6, 2), ("job/step", 8, 2)):
+        (tmp_path / group).mkdir(exist_ok=True)
+        (tmp_path / group / "memory.max").write_text(f"{limit << 30}\n")
+        (tmp_path / group / "memory.current").write_text(f"{used << 30}\n")
+        (tmp_path / group / "memory.stat").write_text("anon 7\n")
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=20 << 30, available=15 << 30))
+    assert memory.usable_memory(tmp_path, tmp_path / "own") == (6 << 30, 1 << 30)
+
+
+def test_what_is_freed_between_blocks_that_stay_goes_back_to_the_machine() -> None:
+    """Twenty blocks of 20 MiB, a small one behind each, after one of the size was freed before."""
+
+    def in_use() -> float:
+        return psutil.Process().memory_info().rss / 2**20
+
+    def block(mib: int) -> torch.Tensor:
+        return torch.ones(mib * 2**18)
+
+    memory.return_memory()
+    block(20)
+    before, large, small = in_use(), [], []
+    for _ in range(20):
+        large.append(block(20))
+        small.append(block(1))
+    assert in_use() - before > 400
+    large.clear()
+    assert in_use() - before < 100
