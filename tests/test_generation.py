@@ -132,8 +132,11 @@ def test_a_mixture_of_experts_is_not_said_to_be_exact_and_a_model_has_one_sample
     config = Qwen3MoeConfig(
         vocab_size=60, num_hidden_layers=1, moe_intermediate_size=16, num_experts_per_tok=2, **sizes
     )
-    experts, dense = Sampler(Qwen3MoeForCausalLM(config).eval(), 4, []), Sampler(model, 4, [])
+    mixture = Qwen3MoeForCausalLM(config).eval()
+    numbers = sum(p.numel() for p in mixture.parameters())
+    experts, dense = Sampler(mixture, 4, [], packed_alone=True), Sampler(model, 4, [])
     assert (experts.exact, dense.exact) == (False, True)
+    assert sum(p.numel() for p in mixture.parameters()) == numbers  # a router may read its own weights
     with pytest.raises(BadInput, match="another sampler"):
         Sampler(model, 4, [])
     dense.close()

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -282,17 +282,17 @@ def _packable(layer: Any) -> bool:
     return wide or (layer.weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _pack(model: Any, rows: int, kept: Collection[int]) -> list[torch.nn.Linear]:
-    """Give the linear layers a copy of their weights in oneDNN's order for few rows: a CPU otherwise reorders a layer's
+def _pack(layers: Iterable[torch.nn.Linear], rows: int, kept: Collection[int]) -> None:
+    """Give linear layers a copy of their weights in oneDNN's order for few rows: a CPU otherwise reorders a layer's
     weights each time that it reads them, and computes a row in another order beside other rows. `kept`: ids of the
     weights that stay beside their copies."""
-    layers = [layer for layer in model.modules() if _packable(layer)]
+    packed: dict[int, torch.Tensor] = {}
     for layer in layers:
-        packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
-        layer.forward = functools.partial(_linear, packed, layer.bias)
-        if id(layer.weight) not in kept:
-            layer.weight.data = layer.weight.new_empty(0, layer.in_features)
-    return layers
+        if (weight := id(layer.weight)) not in packed:
+            packed[weight] = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
+            if weight not in kept:
+                layer.weight.data = layer.weight.new_empty(0, layer.in_features)
+        layer.forward = functools.partial(_linear, packed[weight], layer.bias)
 
 
 def _linear(packed: torch.Tensor, bias: torch.Tensor | None, input: torch.Tensor) -> torch.Tensor:
@@ -321,8 +321,8 @@ class Sampler:
     layers have packed weights. Open a new one when the weights have changed.
 
     Args:
-        packed_alone: on a CPU, a linear layer's own weights go when they are packed. That halves the memory, and the
-            model is of no use once the sampler is closed.
+        packed_alone: a linear layer's own weights go when they are packed, where `exact`: the router of a mixture of
+            experts may read its own. That halves the memory, and the model is of no use once the sampler is closed.
 
     Attributes:
         exact: whether a response is the same to the bit whatever is beside it: all matrices are packed, as on a CPU
@@ -341,10 +341,10 @@ class Sampler:
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
         model.set_attn_implementation(ATTENTION)
         tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
-        kept = tables if packed_alone else {id(p) for p in model.parameters()}
-        self._packed = _pack(model, _PACKED_FOR, kept)
+        self._packed = [layer for layer in model.modules() if _packable(layer)]
         known = tables | {id(m.weight) for m in self._packed}
         self.exact = bool(self._packed) and all(id(p) in known for p in model.parameters() if p.dim() > 1)
+        _pack(self._packed, _PACKED_FOR, tables if packed_alone and self.exact else known)
         self.model, self.stops = model, set(stop_token_ids)
         self.device = next(model.parameters()).device
         self.slots = _Slots(rows_held(rows))
@@ -363,7 +363,7 @@ class Sampler:
             )
 
     def close(self) -> None:
-        """Give the model back as it was."""
+        """Give the model back as it was, but for weights that went."""
         for layer in self._packed:
             vars(layer).pop("forward", None)
         self.model.set_attn_implementation(self._before)

@@ -16,14 +16,17 @@ _MEMORY_FILES = (
 )
 
 
-def usable_memory(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
+def usable_memory(
+    groups: Path = Path("/sys/fs/cgroup"), own: Path | None = Path("/proc/self/cgroup")
+) -> tuple[int, int]:
     """(total, available) bytes of this machine, or of its container or SLURM's job where that allows less.
 
-    Ray counts a container's limit in the same way. It ignores a job's, at which the kernel ends processes.
+    Args:
+        own: where this process's groups are named; None: of the machine or container alone, as Ray counts.
     """
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
-    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.is_file() else []
+    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own and own.is_file() else []
     for controller, limit, use, prefix in _MEMORY_FILES:
         path = Path(next((p.lstrip("/") for _, names, p in lines if controller in names.split(",")), ""))
         for group in (groups / controller / p for p in (path, *path.parents)):

@@ -33,7 +33,7 @@ _REAL = "qwen2.5-coder-0.5b"
 _LOWER = (1e-4, 5e-4)
 """Probabilities below the paper's tau_p, 0.002: would a lower one do better?"""
 _MORE = 500_000
-"""Draws of problems: a p of 0.05 after Holm has an error below 0.001 by them, 0.005 by those that judge the claims."""
+"""Draws of problems: a p of 0.05 after Holm has a standard error of 0.001 by them, of 0.006 by those that judge."""
 _PLACE = ("prompt_id", "sample", "position")
 _TITLES = {"paper": "planted words of the world paper", "costly": "planted words of the world costly",
            "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}  # fmt: skip

@@ -109,12 +109,15 @@ class HfEngine(Engine):
 
 
 def _check_memory(model: ModelFiles, dtype: Any) -> None:
-    """Refuse weights that do not fit: the kernel would end the process without a word."""
+    """Refuse weights that do not fit: the kernel would end the process without a word. Keys and values come on top."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    config = AutoConfig.from_pretrained(model.folder, trust_remote_code=False)
+    if getattr(config, "quantization_config", None):
+        return  # how many bytes a number takes is the quantizer's own affair
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.folder, trust_remote_code=False))
+        empty = AutoModelForCausalLM.from_config(config, dtype=dtype)
     head = empty.get_output_embeddings()
     numbers = sum(p.numel() for p in empty.parameters())  # a tied head is the table
     if head is not None and head.weight is empty.get_input_embeddings().weight:

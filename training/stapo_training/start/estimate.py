@@ -67,7 +67,7 @@ def memory(config: Any, shape: Shape, card: float | None, host: float, validatio
     plan = _of_cpu(config, shape, host, validation) if card is None else _of_gpus(config, shape, card, host)
     tight = min(plan, key=lambda n: n.limit - n.gib)
     if tight.gib > tight.limit:
-        there = "" if tight.limit == card else ", what is free now below the limit at which a process is ended"
+        there = "" if tight.limit == card else ": so much may be taken now before a process is ended"
         raise BadInput(
             f"too little memory ({tight.moment})",
             found=f"{tight.gib:.1f} GiB needed",
@@ -168,10 +168,10 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
         less.append("actor_rollout_ref.model.enable_gradient_checkpointing=true")
     if w == MASTER:
         less.append("run.cpu_dtype=bfloat16")
-    less.append("end what else uses memory")
+    others = "end what else uses memory"
     return [
-        Need("update", resident + update, limit, ", or ".join(less)),
-        Need("sampling", resident + sampling, limit, f"a lower actor_rollout_ref.rollout.max_num_seqs, or {less[-1]}"),
+        Need("update", resident + update, limit, ", or ".join([*less, others])),
+        Need("sampling", resident + sampling, limit, f"a lower actor_rollout_ref.rollout.max_num_seqs, or {others}"),
     ]
 
 

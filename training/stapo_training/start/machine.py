@@ -81,10 +81,13 @@ def free_memory(environment: Mapping[str, str] = os.environ) -> float:
 
     Ray ends one at a share of the memory (its memory monitor; 0 ms: it has none), the kernel at a job's limit.
     """
-    (total, available), share = usable_memory(), float(environment.get("RAY_memory_usage_threshold", _MOST_IN_USE))
+    (total, available), share = (
+        usable_memory(own=None),
+        float(environment.get("RAY_memory_usage_threshold", _MOST_IN_USE)),
+    )
     if environment.get("RAY_memory_monitor_refresh_ms") == "0":
         share = 1.0
-    return (available - (1.0 - share) * total) / GIB
+    return min(available - (1.0 - share) * total, usable_memory()[1]) / GIB
 
 
 def cluster_nodes(address: str) -> list[Node]:
