@@ -57,7 +57,9 @@ def parts_of(out: Path, steps: int, start: Callable[[], subprocess.Popen[bytes]]
     reached = [(out / "run.json").is_file, (out / "STATUS.md").is_file, lambda: logged(1), lambda: logged(steps)]
     times, process = [time.perf_counter()], start()
     try:
-        while process.poll() is None:
+        running = True
+        while running:
+            running = process.poll() is None  # looked at before its files: it may end between two looks
             while len(times) <= len(reached) and reached[len(times) - 1]():
                 times.append(time.perf_counter())
             time.sleep(0.02)
