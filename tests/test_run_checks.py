@@ -61,6 +61,12 @@ def test_the_time_side_by_side_by_hand() -> None:
     assert [stages.side_by_side(made, hours, jobs) for jobs in (1, 2, 9)] == [9.0, 5.0, 4.0]
 
 
+def test_the_pace_of_what_ended_and_of_what_runs_late() -> None:
+    expected = {"base": 10.0, "A": 30.0, "eval A": 60.0}
+    assert stages.pace(expected, {}) == 1.0
+    assert stages.pace(expected, {"base": 15.0, "A": 45.0, "table": 9.0}) == 1.5  # nobody expected a time of the table
+
+
 def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:
     (other := tmp_path / "prompt.txt").write_text("{question} {gold_answer} {llm_response}")
     monkeypatch.setenv("STAPO_JUDGE_PROMPT", str(other))

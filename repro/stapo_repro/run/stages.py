@@ -172,6 +172,16 @@ def side_by_side(stages: Sequence[Stage], times: Mapping[str, float], jobs: int)
     return now
 
 
+def pace(expected: Mapping[str, float], took: Mapping[str, float]) -> float:
+    """Seconds that stages took for each second that was expected of them; 1 where none of these is known.
+
+    Args:
+        took: seconds of stages that ended, and of those that run longer than expected.
+    """
+    wanted = sum(expected.get(name, 0.0) for name in took)
+    return sum(took[name] for name in took if name in expected) / wanted if wanted else 1.0
+
+
 def _sorter(stages: Sequence[Stage]) -> TopologicalSorter[str]:
     names = {s.name for s in stages}
     sorter = TopologicalSorter({s.name: [n for n in s.needs if n in names] for s in stages})
@@ -290,7 +300,10 @@ class StageRunner:
         done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
         spent = {w.stage.name: w.seconds for w in working}
         ahead = [s.name for s in stages if s not in done]
-        to_do = {name: max(0.0, self.expected.get(name, 0.0) - spent.get(name, 0.0)) for name in ahead}
+        took = {s.name: self.states[s.name].seconds for s in done}
+        took |= {name: seconds for name, seconds in spent.items() if seconds > self.expected.get(name, 0.0)}
+        here = pace(self.expected, took)  # the machine may be slower than the records', or busy
+        to_do = {name: max(0.0, here * self.expected.get(name, 0.0) - spent.get(name, 0.0)) for name in ahead}
         left = side_by_side(stages, to_do, self.jobs)
 
         def lines() -> str:
