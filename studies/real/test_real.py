@@ -122,10 +122,10 @@ def test_statements_by_hand(tmp_path: Path) -> None:
     others += [logs.row(**common, logprob=math.log(0.9), entropy=0.2, collision=0.82)] * 6
     said = page.statements(load(logs.write(tmp_path, rare, others, mode="on")))
     # norms: sqrt(1 - 2 p + sum of squares), with p = exp(-7) of rare tokens
-    assert said[0][2:] == ["4 of 16 tokens, 25.0000 %", "does not hold"]
+    assert said[0][2:] == ["4 of 16 tokens, 25.0000 %", "untrained: no verdict"]
     assert said[1][2].startswith("1.378 against 1.083; of frequent tokens 0.548 and 0.141; ")
-    assert [line[3] for line in said[1:4]] == ["holds", "does not hold", "holds"]
-    assert said[3][2] == "it rises at 0.0 %, 0.0 %, 100.0 %, 100.0 % of the four"
+    assert [line[3] for line in said[1:4]] == ["holds", "does not hold", "for most"]
+    assert said[3][2] == "by the lemma's sign it rises at 0.0 %, 0.0 %, 100.0 %, 100.0 % of the four"
     assert said[4][2].startswith("75.0 % (")
     assert [line[3] for line in said[4:]] == ["undecided"] * 2  # of four kept tokens none: at most 60 %
 
