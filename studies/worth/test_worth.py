@@ -66,6 +66,13 @@ def test_worth_by_hand() -> None:
     assert page.worth(sums, "rare, low entropy", "rare, high entropy").mean == pytest.approx(-0.75)
 
 
+def test_worth_at_equal_value_by_hand() -> None:
+    low, high = [token(right=(1, 0)), token("kept", right=(3, 0))], [token(right=(4, 4)), token(right=(2, 4))]
+    tokens = [*low, *high, token("kept", "p1", right=(4, 4)), token("kept", right=(2, 2))]
+    # V = 0: 1/4 - 3/4, two tokens; V = 1: -1/4 - 0, three; no silenced token has V = 1/2
+    assert page.at_equal_value(tokens, "silenced", "kept").mean == pytest.approx((2 * -0.5 + 3 * -0.25) / 5)
+
+
 def test_silenced_tokens_of_lower_probability_are_a_group() -> None:
     tokens = [token(probability=0.00009), token(probability=0.0001), token("kept", probability=0.00009)]
     found = page.groups(tokens)

@@ -33,7 +33,8 @@ _BESIDE = (
 _LEGEND = (
     "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
     "problems and samples and, with several training seeds, over those. N: samples a problem, x problems. Cut: the "
-    "share of responses that met the limit of tokens. Bold: a size's best complete value in a column."
+    "share of responses that met the limit of tokens. Bold: a size's best complete value in a column, and what is "
+    "incomplete."
 )
 
 
@@ -258,14 +259,20 @@ def to_markdown(table: Table, toys: bool | None = None) -> str:
 
 def readme_block(table: Table) -> str:
     """The README's table: real models, whose base rows say so where they were not run, beside the paper's rows."""
-    real, rows = list(labels.PAPER_BENCHMARKS), []
+    real, rows, ours = list(labels.PAPER_BENCHMARKS), [], list[list[str]]()
     for s in (s for s in table.sections if s.size in labels.REAL_SIZES | labels.PAPER_SIZES):
-        for label, *cells in main_grid(table, s).rows:
+        part = main_grid(table, s)
+        ours += [part.notes] if s.size in labels.REAL_SIZES else []
+        for label, *cells in part.rows:
             if s.size in labels.REAL_SIZES or set(cells) != {"not run"}:
                 mark = "*" if label.startswith("*") else ""
                 rows.append([f"{mark}{escape(labels.size_label(s.size))}: {label.removeprefix('*')}", *cells])
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
-    more = f"Italic: as the paper prints it. {state_of_paper_cells(table)} All sections, notes and differences: {file}."
+    common = [note for note in ours[0] if all(note in notes for notes in ours)] if ours else []
+    own = " ".join(["Our rows: from 4-bit weights.", *common, ""]) if ours else ""
+    more = (
+        f"Italic: as the paper prints it. {own}{state_of_paper_cells(table)} All sections, notes, differences: {file}."
+    )
     return "\n".join([*grid(_header("Model", real), rows), "", f"{_LEGEND} {more}", ""])
 
 
