@@ -158,12 +158,22 @@ def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, fo
         make_engine("sglang", find_model(str(folder)))
 
 
-def test_responses_at_a_time_keep_within_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = find_model(str(folder))
-    assert HfEngine(model, threads=1).spec.places == hf.MOST_ROWS["cpu"]
-    # keys and values of a token: 1 layer, 1 head, 16 wide, float32; room for 7 and for 23 responses of 100 tokens
-    for room, places in ((7, 8), (23, 16)):  # the sampler has memory for multiples of 8
-        monkeypatch.setattr(hf, "_KV_BYTES", 2 * 1 * 1 * 16 * 4 * (100 * room + 99))
+def _memory_of_weights(folder: Path) -> int:
+    """Bytes in float32, with the head beside the table."""
+    made = AutoModelForCausalLM.from_pretrained(folder)
+    tied = made.lm_head.weight is made.get_input_embeddings().weight
+    return 4 * (sum(p.numel() for p in made.parameters()) + made.lm_head.weight.numel() * tied)
+
+
+KEYS_AND_VALUES = 2 * 1 * 1 * 16 * 4 * 100
+"""Bytes of a response of 100 tokens: 1 layer, 1 head, 16 wide, float32."""
+
+
+def test_responses_at_a_time_keep_within_half_of_what_the_weights_leave(folder: Path, monkeypatch) -> None:
+    model, weights = find_model(str(folder)), _memory_of_weights(folder)
+    for room, places in ((7, 8), (23, 16), (999, hf.MOST_ROWS["cpu"])):  # the sampler has memory for multiples of 8
+        free = weights + 2 * (room * KEYS_AND_VALUES + KEYS_AND_VALUES - 1)
+        monkeypatch.setattr(hf, "usable_memory", lambda n=free: (2 * n, n))
         small = HfEngine(model, threads=1, max_model_len=100)
         assert (small.spec.places, small.context) == (places, 100)
 
@@ -236,16 +246,13 @@ def test_every_request_that_is_not_done_is_answered_once(problems, samples, plac
     assert sorted(answered) == sorted(r.key for r in requests if r.key not in done)
 
 
-def test_weights_that_memory_has_no_room_for_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of the model, with the head beside the table: what must fit, in 4 bytes each, or in 2."""
-    model = find_model(str(folder))
-    made = HfEngine(model, threads=1).model
-    numbers = sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(folder).parameters())
-    numbers += made.lm_head.weight.numel() * (made.lm_head.weight is made.get_input_embeddings().weight)
-    for dtype, each in (("float32", 4), ("bfloat16", 2)):
-        monkeypatch.setattr(hf, "usable_memory", lambda n=numbers * each: (2 * n, n))
-        HfEngine(model, threads=1, dtype=dtype)
-        monkeypatch.setattr(hf, "usable_memory", lambda n=numbers * each: (2 * n, n - 1))
+def test_a_model_that_memory_has_no_room_for_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What must fit: the weights, and keys and values of the sampler's least rows."""
+    model, least = find_model(str(folder)), _memory_of_weights(folder) + 8 * KEYS_AND_VALUES
+    for dtype, part in (("float32", 1), ("bfloat16", 2)):
+        monkeypatch.setattr(hf, "usable_memory", lambda n=least // part: (2 * n, n))
+        HfEngine(model, threads=1, dtype=dtype, max_model_len=100)
+        monkeypatch.setattr(hf, "usable_memory", lambda n=least // part: (2 * n, n - 1))
         with pytest.raises(BadInput, match="too little memory") as e:
-            HfEngine(model, threads=1, dtype=dtype)
-        assert ("--dtype bfloat16" in e.value.next_step) == (each == 4)
+            HfEngine(model, threads=1, dtype=dtype, max_model_len=100)
+        assert ("--dtype bfloat16" in e.value.next_step) == (part == 1)

@@ -14,6 +14,7 @@ from stapo_results.stop_tokens import stop_token_ids
 MOST_ROWS = {"cpu": 64, "cuda": 512}
 """Responses at a time: on a CPU more of them would leave its caches (docs/evaluation.md)."""
 _KV_BYTES = 2 << 30
+"""Of keys and values on a GPU."""
 _NEXT = "look at the model's folder and the memory; what is finished is kept"
 
 
@@ -22,18 +23,19 @@ class HfEngine(Engine):
 
     Args:
         dtype: of the weights; auto: bfloat16 on a GPU, float32 on a CPU (`plan` asks for bfloat16 where that is fast).
-        rows: responses at a time; 0: as many as the keys and values of `max_model_len` tokens each have room for.
+        rows: responses at a time; 0: as many as the keys and values of `max_model_len` tokens each have room for, on a
+            CPU in half the memory that is free beside the weights.
         max_model_len: the most tokens of a prompt and its response; 0: as many as the model has positions.
 
     Raises:
-        BadInput: on a CPU, for weights that memory has no room for.
+        BadInput: on a CPU, for a model that memory has no room for.
     """
 
     def __init__(
         self, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0, max_model_len: int = 0
     ):
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.utils import logging
 
         from stapo_results.generation import Sampler
@@ -45,22 +47,24 @@ class HfEngine(Engine):
         default = torch.bfloat16 if device == "cuda" else torch.float32
         wanted = default if dtype == "auto" else getattr(torch, dtype)
         self.tokenizer = load_tokenizer(model)
+        whole = AutoConfig.from_pretrained(model.folder, trust_remote_code=False)
+        config = whole.get_text_config()
+        heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        positions = int(config.max_position_embeddings)
+        context, least = min(positions, max_model_len or positions), rows_held(1)
+        kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize * context  # of a response
+        room = _KV_BYTES
         if device == "cpu":
-            _check_memory(model, wanted)
+            room = _beside_weights(whole, wanted, least * kv_bytes) // 2
             return_memory()  # of a layer's weights, when they are packed
         self.model = AutoModelForCausalLM.from_pretrained(
             model.folder, use_safetensors=True, trust_remote_code=False, dtype=wanted
         )
         self.model.to(torch.device(device)).eval()  # type: ignore[arg-type]  # transformers' stub loses self
-        config = self.model.config.get_text_config()
         self.stop = stop_token_ids(self.tokenizer, self.model.generation_config.eos_token_id)
-        heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize  # of a token
-        positions = int(config.max_position_embeddings)
-        context = min(positions, max_model_len or positions)
-        room, least = _KV_BYTES // (kv_bytes * context), rows_held(1)
-        places = rows or min(MOST_ROWS[device], max(least, room - room % least))
+        fitting = room // kv_bytes
+        places = rows or min(MOST_ROWS[device], max(least, fitting - fitting % least))
         self.sampler = Sampler(self.model, places, self.stop, packed_alone=True)
         self.loaded(EngineSpec("hf", self.sampler.exact, context, places))
 
@@ -108,26 +112,28 @@ class HfEngine(Engine):
         del self.model, self.sampler
 
 
-def _check_memory(model: ModelFiles, dtype: Any) -> None:
-    """Refuse weights that do not fit: the kernel would end the process without a word. Keys and values come on top."""
+def _beside_weights(config: Any, dtype: Any, least: int) -> int:
+    """Bytes that are free beside a model's weights. Refuse one that leaves less than `least`, of keys and values: the
+    kernel would end the process without a word."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(model.folder, trust_remote_code=False)
-    if getattr(config, "quantization_config", None):
-        return  # how many bytes a number takes is the quantizer's own affair
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    head = empty.get_output_embeddings()
-    numbers = sum(p.numel() for p in empty.parameters())  # a tied head is the table
-    if head is not None and head.weight is empty.get_input_embeddings().weight:
-        numbers += head.weight.numel()  # it is packed beside the table
-    need, free = (n / 2**30 for n in (numbers * dtype.itemsize, usable_memory()[1]))
-    smaller = ", --dtype bfloat16" if dtype.itemsize > 2 else ""
-    if need > free:
+    free, numbers = usable_memory()[1], 0
+    if not getattr(config, "quantization_config", None):  # how many bytes a number takes is the quantizer's own affair
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        head = empty.get_output_embeddings()
+        numbers = sum(p.numel() for p in empty.parameters())  # a tied head is the table
+        if head is not None and head.weight is empty.get_input_embeddings().weight:
+            numbers += head.weight.numel()  # it is packed beside the table
+    weights = numbers * dtype.itemsize
+    if weights + least > free:
+        of = [f"{n / 2**30:.1f} GiB of {name}" for n, name in ((weights, "weights"), (least, "keys and values"))]
+        smaller = ", --dtype bfloat16" if dtype.itemsize > 2 else ""
         raise BadInput(
             "too little memory for the model",
-            found=f"{need:.1f} GiB of weights in {str(dtype).removeprefix('torch.')}",
-            expected=f"at most {free:.1f} GiB, what is free now",
-            next_step=f"a smaller model{smaller}, or end what else uses memory",
+            found=f"{' and '.join(of)} in {str(dtype).removeprefix('torch.')}",
+            expected=f"at most {free / 2**30:.1f} GiB, what is free now",
+            next_step=f"a lower --max-tokens, a smaller model{smaller}, or end what else uses memory",
         )
+    return free - weights
