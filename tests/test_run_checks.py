@@ -61,10 +61,15 @@ def test_the_time_side_by_side_by_hand() -> None:
     assert [stages.side_by_side(made, hours, jobs) for jobs in (1, 2, 9)] == [9.0, 5.0, 4.0]
 
 
-def test_the_pace_of_what_ended_and_of_what_runs_late() -> None:
-    expected = {"base": 10.0, "A": 30.0, "eval A": 60.0}
-    assert stages.pace(expected, {}) == 1.0
-    assert stages.pace(expected, {"base": 15.0, "A": 45.0, "table": 9.0}) == 1.5  # nobody expected a time of the table
+def test_the_time_left_follows_what_ended_and_what_is_late() -> None:
+    of = {"A": (), "B": ("A",)}
+    made = [Stage(name, (), Path(name), (), needs) for name, needs in of.items()]
+    expected = {"A": 10.0, "B": 20.0}
+    left = [
+        stages.time_left(made, expected, ended, spent, 1)
+        for ended, spent in (({}, {"A": 4.0}), ({}, {"A": 20.0}), ({"A": 15.0}, {"B": 5.0}), ({"A": 1.0}, {"B": 5.0}))
+    ]
+    assert left == [26.0, 40.0, 25.0, 5.0]  # paces 1, 2, 1.5 and, of a tenth, the least: a half
 
 
 def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:

@@ -74,7 +74,7 @@ def statements(run: LoggedRun) -> list[list[str]]:
     arrows = all(x is not None and (x > 0.5) == q.rare for x, q in zip(rises, four, strict=True))
     said = ", ".join("no token" if x is None else f"{shown(100 * x, 1)} %" for x in rises)
     said = f"by the lemma's sign it rises at {said} of the four"
-    most = "for most" if arrows else "does not hold"
+    most = "holds for most" if arrows else "does not hold"
     out.append(["Entropy falls at frequent tokens, rises at rare ones", "Table 1", said, most])
     for name, (_, where) in WORDS.items():
         of, other = (where, "kept") if where == "silenced" else (where, "silenced")
@@ -155,7 +155,10 @@ def _after_warm_up(runs: Sequence[TrainingRun]) -> list[str]:
     for r in (r for r in runs if r.method in RARE_TOKEN_MASKS):
         if late := [share for i, share in r.series("silenced_share").items() if i > curves.WARM_UP]:
             texts.append(f"{method_label(r.method)}, seed {r.seed}, {small_percent(math.fsum(late) / len(late))}")
-    return [f"Silenced after step {curves.WARM_UP}, where the warm-up ends: {'; '.join(texts)}.", ""] if texts else []
+    said = (
+        f"Silenced after step {curves.WARM_UP}, where the warm-up ends, in the mean of the steps: {'; '.join(texts)}."
+    )
+    return [said, ""] if texts else []
 
 
 def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:

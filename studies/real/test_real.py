@@ -124,7 +124,7 @@ def test_statements_by_hand(tmp_path: Path) -> None:
     # norms: sqrt(1 - 2 p + sum of squares), with p = exp(-7) of rare tokens
     assert said[0][2:] == ["4 of 16 tokens, 25.0000 %", "untrained: no verdict"]
     assert said[1][2].startswith("1.378 against 1.083; of frequent tokens 0.548 and 0.141; ")
-    assert [line[3] for line in said[1:4]] == ["holds", "does not hold", "for most"]
+    assert [line[3] for line in said[1:4]] == ["holds", "does not hold", "holds for most"]
     assert said[3][2] == "by the lemma's sign it rises at 0.0 %, 0.0 %, 100.0 %, 100.0 % of the four"
     assert said[4][2].startswith("75.0 % (")
     assert [line[3] for line in said[4:]] == ["undecided"] * 2  # of four kept tokens none: at most 60 %

@@ -124,26 +124,31 @@ def worth(sums: Sums, first: str, second: str = "") -> Number:
 def at_equal_value(tokens: Sequence[TokenWorth], first: str, second: str) -> Number:
     """The mean Q - V of a kind minus that of another, where V is distributed alike: as among both together.
 
-    The V that only one kind has are left out. V of a few continuations is inexact, and its error is in Q - V too: of
-    tokens with one measured V those of the kind with higher V are undervalued, so this takes too much away.
+    V of a few continuations is inexact. Half of them, chosen in every way, tell a token's stratum, and the V that is
+    taken from Q is of the other half: an error in both would move the difference (regression to the mean). The strata
+    are inexact as well, so a difference that comes from V is not taken away whole.
     """
     both = [t for t in tokens if t.kind in (first, second)]
+    if {t.kind for t in both} != {first, second}:
+        return Number()
     _, problem = np.unique([t.prompt_id for t in both], return_inverse=True)
-    kind, without_T = np.array([t.kind for t in both]), np.array([t.right_without / t.of for t in both])
-    gain_T = np.array([t.right_with / t.of for t in both]) - without_T
-    columns, values = {}, np.unique(without_T)
-    for v in values:
-        columns[f"{v}"] = without_T == v
+    kind, of = np.array([t.kind for t in both]), both[0].of
+    right_T, with_T = (np.array([getattr(t, f"right_{side}") for t in both]) for side in ("without", "with"))
+    columns, half = dict[str, Array](), of // 2
+    for j in range(half + 1):  # right ones of the half that tells the stratum
+        chance_T = np.array([math.comb(k, j) * math.comb(of - k, half - j) for k in right_T]) / math.comb(of, half)
+        gain_T = with_T / of - (right_T - j) / (of - half)
+        columns[f"{j}"] = chance_T
         for name in (first, second):
-            which = (without_T == v) & (kind == name)
-            columns |= {f"{name} {v}": which, f"{name} worth {v}": which * gain_T}
+            columns |= {
+                f"{name} {j}": chance_T * (kind == name),
+                f"{name} worth {j}": chance_T * gain_T * (kind == name),
+            }
     sums = Sums(problem, columns, "problems")
-    ratio_VB = [[sums.ratio(f"{name} worth {v}", f"{name} {v}") for v in values] for name in (first, second)]
-    apart_VB = np.array(ratio_VB[0]) - np.array(ratio_VB[1])
-    weight_VB = np.where(np.isnan(apart_VB), 0.0, [sums.of[f"{v}"] for v in values])
-    sum_B, weight_B = (weight_VB * np.nan_to_num(apart_VB)).sum(0), weight_VB.sum(0)
-    mean_B = np.divide(sum_B, weight_B, out=np.full(len(sum_B), np.nan), where=weight_B > 0)
-    return interval(mean_B, len(np.unique(problem)))
+    ratio_JB = [[sums.ratio(f"{name} worth {j}", f"{name} {j}") for j in range(half + 1)] for name in (first, second)]
+    weight_JB = np.array([sums.of[f"{j}"] for j in range(half + 1)])
+    mean_B = (weight_JB * (np.array(ratio_JB[0]) - np.array(ratio_JB[1]))).sum(0) / weight_JB.sum(0)
+    return interval(mean_B, min(sums.clusters[f"{name} {half}"] for name in (first, second)))
 
 
 def two_sided(values_1B: Array) -> float:
@@ -181,10 +186,11 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
         if (found := worth(sums, below, above)).has_interval:
             points = number_shown(found, 1, 100, sign=True)
             lines += [f"Seen afterwards: silenced tokens below {tau:g} minus the others: {points} points.", ""]
-    if (alike := at_equal_value(tokens, "silenced", "kept")).has_interval:
+    planted = any(t.planted for t in tokens)  # such worlds say themselves where V comes from
+    if not planted and (alike := at_equal_value(tokens, "silenced", "kept")).has_interval:
         points = number_shown(alike, 1, 100, " points", sign=True)
         said = f"Seen afterwards: silenced minus kept tokens, where V is distributed alike: {points}."
-        lines += [f"{said} V's own error is in Q - V too, so this takes too much away.", ""]
+        lines += [f"{said} Half of a token's continuations tell its V for that, the other half are in Q - V.", ""]
     lines += [
         "Q - V in points by probability, down, and entropy:",
         "",

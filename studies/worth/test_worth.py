@@ -67,10 +67,10 @@ def test_worth_by_hand() -> None:
 
 
 def test_worth_at_equal_value_by_hand() -> None:
-    low, high = [token(right=(1, 0)), token("kept", right=(3, 0))], [token(right=(4, 4)), token(right=(2, 4))]
-    tokens = [*low, *high, token("kept", "p1", right=(4, 4)), token("kept", right=(2, 2))]
-    # V = 0: 1/4 - 3/4, two tokens; V = 1: -1/4 - 0, three; no silenced token has V = 1/2
-    assert page.at_equal_value(tokens, "silenced", "kept").mean == pytest.approx((2 * -0.5 + 3 * -0.25) / 5)
+    tokens = [token(right=(2, 1), of=2), token(right=(2, 2), of=2), token("kept", right=(0, 1), of=2)]
+    # each with half its weight in stratum 0: 1 - 1 and 0 - 1; stratum 1: (1 - 0) / 2 and, whole, 1 - 1; 0 - 0
+    assert page.at_equal_value(tokens, "silenced", "kept").mean == pytest.approx((1 * 1 + 2 * (0.5 / 1.5)) / 3)
+    assert not page.at_equal_value(tokens[:2], "silenced", "kept").known
 
 
 def test_silenced_tokens_of_lower_probability_are_a_group() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed, load_tokenizer
@@ -52,19 +53,19 @@ class HfEngine(Engine):
         heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         positions = int(config.max_position_embeddings)
-        context, least = min(positions, max_model_len or positions), rows_held(1)
+        context, held = min(positions, max_model_len or positions), rows_held(rows or 1)
         kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize * context  # of a response
         room = _KV_BYTES
         if device == "cpu":
-            room = _beside_weights(whole, wanted, least * kv_bytes) // 2
+            # without a limit no response is expected to fill all positions of a model
+            room = _beside_weights(model, whole, wanted, held * kv_bytes if max_model_len else 0) // 2
             return_memory()  # of a layer's weights, when they are packed
         self.model = AutoModelForCausalLM.from_pretrained(
             model.folder, use_safetensors=True, trust_remote_code=False, dtype=wanted
         )
         self.model.to(torch.device(device)).eval()  # type: ignore[arg-type]  # transformers' stub loses self
         self.stop = stop_token_ids(self.tokenizer, self.model.generation_config.eos_token_id)
-        fitting = room // kv_bytes
-        places = rows or min(MOST_ROWS[device], max(least, fitting - fitting % least))
+        places = rows or min(MOST_ROWS[device], max(held, room // kv_bytes // held * held))
         self.sampler = Sampler(self.model, places, self.stop, packed_alone=True)
         self.loaded(EngineSpec("hf", self.sampler.exact, context, places))
 
@@ -112,21 +113,23 @@ class HfEngine(Engine):
         del self.model, self.sampler
 
 
-def _beside_weights(config: Any, dtype: Any, least: int) -> int:
+def _beside_weights(model: ModelFiles, config: Any, dtype: Any, least: int) -> int:
     """Bytes that are free beside a model's weights. Refuse one that leaves less than `least`, of keys and values: the
     kernel would end the process without a word."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    free, numbers = usable_memory()[1], 0
-    if not getattr(config, "quantization_config", None):  # how many bytes a number takes is the quantizer's own affair
+    free = usable_memory()[1]
+    if getattr(config, "quantization_config", None):  # how many bytes a number takes is the quantizer's own affair
+        weights = sum(f.stat().st_size for f in Path(model.folder).glob("*.safetensors"))
+    else:
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config, dtype=dtype)
         head = empty.get_output_embeddings()
         numbers = sum(p.numel() for p in empty.parameters())  # a tied head is the table
         if head is not None and head.weight is empty.get_input_embeddings().weight:
             numbers += head.weight.numel()  # it is packed beside the table
-    weights = numbers * dtype.itemsize
+        weights = numbers * dtype.itemsize
     if weights + least > free:
         of = [f"{n / 2**30:.1f} GiB of {name}" for n, name in ((weights, "weights"), (least, "keys and values"))]
         smaller = ", --dtype bfloat16" if dtype.itemsize > 2 else ""
@@ -134,6 +137,7 @@ def _beside_weights(config: Any, dtype: Any, least: int) -> int:
             "too little memory for the model",
             found=f"{' and '.join(of)} in {str(dtype).removeprefix('torch.')}",
             expected=f"at most {free / 2**30:.1f} GiB, what is free now",
-            next_step=f"a lower --max-tokens, a smaller model{smaller}, or end what else uses memory",
+            next_step="a lower --max-tokens or --batch-rows (a judge: --judge-max-model-len), a smaller "
+            f"model{smaller}, or end what else uses memory",
         )
     return free - weights

@@ -173,13 +173,33 @@ def side_by_side(stages: Sequence[Stage], times: Mapping[str, float], jobs: int)
 
 
 def pace(expected: Mapping[str, float], took: Mapping[str, float]) -> float:
-    """Seconds that stages took for each second that was expected of them; 1 where none of these is known.
+    """Seconds that stages took for each second that was expected of them, at least a half: what is expected is right
+    within half and twice, and a short stage says little of a long one. 1 where none is known."""
+    wanted = sum(expected.get(name, 0.0) for name in took)
+    return max(0.5, sum(took[name] for name in took if name in expected) / wanted) if wanted else 1.0
+
+
+def time_left(
+    stages: Sequence[Stage],
+    expected: Mapping[str, float],
+    ended: Mapping[str, float],
+    spent: Mapping[str, float],
+    jobs: int,
+) -> float:
+    """Seconds until all stages have ended, where the machine keeps its pace.
 
     Args:
-        took: seconds of stages that ended, and of those that run longer than expected.
+        expected: of stages, by records of other machines or by formula.
+        ended: what each stage took that is done. spent: so far, of those that run; one that is late counts in the pace.
     """
-    wanted = sum(expected.get(name, 0.0) for name in took)
-    return sum(took[name] for name in took if name in expected) / wanted if wanted else 1.0
+    late = {name: seconds for name, seconds in spent.items() if seconds > expected.get(name, 0.0)}
+    here = pace(expected, {**ended, **late})
+    to_do = {
+        s.name: max(0.0, here * expected.get(s.name, 0.0) - spent.get(s.name, 0.0))
+        for s in stages
+        if s.name not in ended
+    }
+    return side_by_side(stages, to_do, jobs)
 
 
 def _sorter(stages: Sequence[Stage]) -> TopologicalSorter[str]:
@@ -299,12 +319,8 @@ class StageRunner:
         """A line a running stage, and the time that is left; then wait a little."""
         done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
         spent = {w.stage.name: w.seconds for w in working}
-        ahead = [s.name for s in stages if s not in done]
-        took = {s.name: self.states[s.name].seconds for s in done}
-        took |= {name: seconds for name, seconds in spent.items() if seconds > self.expected.get(name, 0.0)}
-        here = pace(self.expected, took)  # the machine may be slower than the records', or busy
-        to_do = {name: max(0.0, here * self.expected.get(name, 0.0) - spent.get(name, 0.0)) for name in ahead}
-        left = side_by_side(stages, to_do, self.jobs)
+        ended = {s.name: self.states[s.name].seconds for s in done}
+        left = time_left(stages, self.expected, ended, spent, self.jobs)
 
         def lines() -> str:
             more = f"about {duration(left)} left" if left else ""
