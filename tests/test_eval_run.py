@@ -455,6 +455,14 @@ def test_a_broken_recommendation_is_refused(tmp_path: Path, said: str) -> None:
         card_setting(tmp_path)
 
 
+def test_a_repetition_penalty_is_refused_with_the_setting_that_lacks_it_alone(tmp_path: Path) -> None:
+    card = '{"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1}'
+    (tmp_path / "generation_config.json").write_text(card)
+    with pytest.raises(BadInput) as e:
+        card_setting(tmp_path)
+    assert "--settings t0.7-p0.8-k20 " in str(e.value.next_step)
+
+
 def test_greedy_takes_one_sample_and_one_text_is_no_alarm(world: Path, tmp_path: Path) -> None:
     settings, key = "t0,t1-p1-k1", {"model": str(world / "external"), "judge": "none", "benchmarks": "sums"}
     run(_options(world, tmp_path / "one", settings=settings, **key))
