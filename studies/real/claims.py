@@ -86,7 +86,7 @@ def values(claim: TrainingClaim, runs: Mapping[str, TrainingRun], cells: Sequenc
     pairs = [(claim.methods[0], claim.methods[1])] if claim.compared else [(m, labels.BASE) for m in claim.methods]
     names = [" against ".join(pair) if claim.compared else pair[0] for pair in pairs]
     if claim.of == "paired":
-        return {name: accuracies(*pair, claim.measure[0], cells) for name, pair in zip(names, pairs, strict=True)}
+        return {name: _accuracies(*pair, claim.measure[0], cells) for name, pair in zip(names, pairs, strict=True)}
     found = {}
     for name, (one, other) in zip(names, pairs, strict=True):
         value = _of_run(claim, runs.get(one))
@@ -120,7 +120,7 @@ def mean_of(run: TrainingRun, name: str, part: str) -> float:
     return math.fsum(known) / len(known) if known else math.nan
 
 
-def accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) -> Number:
+def _accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) -> Number:
     """First minus second in points, paired by problem; `measure`: "accuracy BENCHMARK SETTING"."""
     _, benchmark, setting = measure.split()
     scores = score_all([c for c in cells if c.record.cell.size == SIZE])
@@ -146,7 +146,7 @@ def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
                 rows.append([*told, name, f"{seed}", found, verdict(c, value)])
                 told = [""] * 3
     first = [c for c in cells if c.record.cell.train_seed == 0]
-    ablation = accuracies("stapo", "stapo-random", "accuracy math500 t1.0", first)
+    ablation = _accuracies("stapo", "stapo-random", "accuracy math500 t1.0", first)
     seen = number_shown(ablation, 1, 1, " points", sign=True) if ablation.known else "not run"
     said = f"Seen afterwards, no claim: on MATH500 at temperature 1, seed 0, STAPO minus the random mask is {seen}."
     head = ("Claim", "Measure", "Range", "Of", "Seed", "Found", "It")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -151,14 +150,13 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
 
 def _after_warm_up(runs: Sequence[TrainingRun]) -> list[str]:
     """What masks over rare tokens silence once the learning rate is whole: the paper's Figure 6 speaks of that."""
-    texts = []
-    for r in (r for r in runs if r.method in RARE_TOKEN_MASKS):
-        if late := [share for i, share in r.series("silenced_share").items() if i > curves.WARM_UP]:
-            texts.append(f"{method_label(r.method)}, seed {r.seed}, {small_percent(math.fsum(late) / len(late))}")
-    said = (
-        f"Silenced after step {curves.WARM_UP}, where the warm-up ends, in the mean of the steps: {'; '.join(texts)}."
-    )
-    return [said, ""] if texts else []
+    after = {r.path: curves.share_after_warm_up([r]) for r in runs if r.method in RARE_TOKEN_MASKS}
+    texts = [
+        f"{method_label(r.method)}, seed {r.seed}, {small_percent(share[0] / 100)}"
+        for r in runs if (share := after.get(r.path))
+    ]  # fmt: skip
+    said = f"Silenced after step {curves.WARM_UP}, where the warm-up ends, in the mean of the steps: "
+    return [f"{said}{'; '.join(texts)}.", ""] if texts else []
 
 
 def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
