@@ -136,7 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request("c", "p", 0, body.get("seed", 0), prompt, decoding)
         with _GENERATING:
             engine.submit(request)
-            (f,) = engine.poll()
+            while not (finished := engine.poll()):
+                pass
+        (f,) = finished
         choice: dict[str, Any] = {"message": {"role": "assistant", "content": f.text}, "finish_reason": f.finish_reason}
         if body.get("logprobs"):
             each = (f.logprob_sum or 0.0) / f.response_tokens

@@ -54,6 +54,18 @@ def _all(engine: HfEngine, requests: list[Request], done=()) -> list[Finished]:
     return [f for piece in engine.stream(requests, dict.fromkeys(done, 5)) for f in piece]
 
 
+def test_a_long_response_does_not_keep_the_engine_silent(engine: HfEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [r for r in _requests(engine) if r.cell == "t1.0"]
+    at_once = _all(engine, requests)
+    monkeypatch.setattr(hf, "_POLL_SECONDS", 0.0)
+    pieces = []
+    for piece in engine.stream(requests, {}):
+        pieces.append((len(piece), engine.under_way))
+        at_once = [f for f in at_once if f not in piece]
+    assert not at_once
+    assert (0, 4) in pieces  # four responses of one token each: nothing has ended, and it says so
+
+
 def test_the_chat_template_is_applied_and_both_end_tokens_stop(engine: HfEngine) -> None:
     ids = encode_chat(engine.tokenizer, "a")
     assert engine.tokenizer.decode(ids) == "<|im_start|>a<|im_end|><|im_start|>"

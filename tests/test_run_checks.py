@@ -13,6 +13,7 @@ from stapo_repro.run.chain import main, make_stages
 from stapo_repro.run.cost import Cost
 from stapo_repro.run.request import console_script
 from stapo_repro.run.stages import Stage
+from stapo_results import terminal
 from stapo_results.errors import BadInput
 
 
@@ -66,10 +67,31 @@ def test_the_time_left_follows_what_ended_and_what_is_late() -> None:
     made = [Stage(name, (), Path(name), (), needs) for name, needs in of.items()]
     expected = {"A": 10.0, "B": 20.0}
     left = [
-        stages.time_left(made, expected, ended, spent, 1)
-        for ended, spent in (({}, {"A": 4.0}), ({}, {"A": 20.0}), ({"A": 15.0}, {"B": 5.0}), ({"A": 1.0}, {"B": 5.0}))
+        stages.time_left(made, expected, ended, spent, forecast, 1)
+        for ended, spent, forecast in (
+            ({}, {"A": 4.0}, {}),
+            ({}, {"A": 20.0}, {}),
+            ({"A": 15.0}, {"B": 5.0}, {}),
+            ({"A": 1.0}, {"B": 5.0}, {}),
+            ({}, {"A": 4.0}, {"A": 30.0}),
+        )
     ]
-    assert left == [26.0, 40.0, 25.0, 5.0]  # paces 1, 2, 1.5 and, of a tenth, the least: a half
+    # paces 1, 2, 1.5, of a tenth the least: a half, and 3 by its own progress: 26 of A, 60 of B
+    assert left == [26.0, 40.0, 25.0, 5.0, 86.0]
+
+
+def test_a_stage_says_what_it_takes_in_all_by_its_own_progress(tmp_path, monkeypatch) -> None:
+    now = [0.0]
+    work = stages.Work.__new__(stages.Work)
+    work.report, work.first = tmp_path / "progress.json", ("", 0, 0.0)
+    monkeypatch.setattr(stages.Work, "seconds", property(lambda self: now[0]))
+    monkeypatch.setenv(terminal.PROGRESS, str(work.report))
+    said = [work.forecast()]
+    for seconds, stage, done in ((20.0, "train", 1), (50.0, "train", 3), (60.0, "train", 5), (61.0, "grade", 1)):
+        now[0] = seconds
+        terminal.report_progress(stage, done, 5)
+        said.append(work.forecast())
+    assert said == [0.0, 0.0, 80.0, 60.0, 0.0]  # two steps took 30 s, two are left; all are done; another stage
 
 
 def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:

@@ -153,7 +153,7 @@ class Engine(ABC):
 
     @abstractmethod
     def poll(self) -> list[Finished]:
-        """Work until some requests are finished; each accepted request ends exactly once."""
+        """Work until some requests are finished, or for some seconds; each accepted request ends exactly once."""
 
     @abstractmethod
     def close(self) -> None:

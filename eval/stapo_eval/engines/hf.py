@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ MOST_ROWS = {"cpu": 64, "cuda": 512}
 """Responses at a time: on a CPU more of them would leave its caches (docs/evaluation.md)."""
 _KV_BYTES = 2 << 30
 """Of keys and values on a GPU."""
+_POLL_SECONDS = 5.0
+"""After so long a call returns with nothing: the first response of a large model ends after minutes."""
 _NEXT = "look at the model's folder and the memory; what is finished is kept"
 
 
@@ -77,12 +80,13 @@ class HfEngine(Engine):
         self.sampler.add(request, prompt, request.seed, how, most)
 
     def poll(self) -> list[Finished]:
-        """Work until a response or more have ended.
+        """Work until a response or more have ended, or `_POLL_SECONDS` have passed.
 
         Raises:
             RunFailed: the model failed in a step, or on a prompt and on one that any model reads.
         """
         ended: list[Any] = []
+        until = time.monotonic() + _POLL_SECONDS
         while not ended and len(self.sampler):
             try:
                 ended = self.sampler.step()
@@ -91,6 +95,8 @@ class HfEngine(Engine):
                 less = f"--batch-rows {max(1, self.spec.places // 2)}; what is finished is kept"
                 what, cure = "the model failed in a step", less if short else _NEXT
                 raise RunFailed(what, found=message_of(e), next_step=cure) from e
+            if time.monotonic() >= until:
+                break
         self.under_way = self.sampler.under_way
         finished = [self._end(request, response) for request, response in ended]
         if broken := [f.error for f in finished if f.error]:

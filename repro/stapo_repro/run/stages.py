@@ -184,6 +184,7 @@ def time_left(
     expected: Mapping[str, float],
     ended: Mapping[str, float],
     spent: Mapping[str, float],
+    forecast: Mapping[str, float],
     jobs: int,
 ) -> float:
     """Seconds until all stages have ended, where the machine keeps its pace.
@@ -191,11 +192,12 @@ def time_left(
     Args:
         expected: of stages, by records of other machines or by formula.
         ended: what each stage took that is done. spent: so far, of those that run; one that is late counts in the pace.
+        forecast: in all, by their own progress, of those that run and tell it; it goes before what was expected.
     """
     late = {name: seconds for name, seconds in spent.items() if seconds > expected.get(name, 0.0)}
-    here = pace(expected, {**ended, **late})
+    here = pace(expected, {**ended, **late, **forecast})
     to_do = {
-        s.name: max(0.0, here * expected.get(s.name, 0.0) - spent.get(s.name, 0.0))
+        s.name: max(0.0, forecast.get(s.name, here * expected.get(s.name, 0.0)) - spent.get(s.name, 0.0))
         for s in stages
         if s.name not in ended
     }
@@ -223,6 +225,7 @@ class Work:
         self.report.unlink(missing_ok=True)
         self.stage, self.state, self.title, self.cards = stage, state, title, cards
         self.started, self.peak, self.family = time.monotonic(), state.peak_mib, processes.Family(mark)
+        self.first: tuple[str, int, float] = ("", 0, 0.0)  # of the progress told now: its stage, and done at seconds
         given = {"CUDA_VISIBLE_DEVICES": ",".join(cards)} if cards else {}
         environment = {**CHILD_ENVIRONMENT, **stage.environment, **given, terminal.PROGRESS: str(self.report.resolve())}
         self.child = processes.start(stage.command, self.log, mark, environment)
@@ -235,6 +238,17 @@ class Work:
         told = terminal.read_progress(self.report)
         done = f", {told['stage']} {told['done']}/{told['total']}" if told else ""
         return f"{self.title}, {duration(self.seconds)}{done}"
+
+    def forecast(self) -> float:
+        """Seconds that it takes in all, by its progress since the first one told; 0 before the second one."""
+        told, now = terminal.read_progress(self.report), self.seconds
+        if told is None or told["stage"] != self.first[0]:
+            self.first = (told["stage"], told["done"], now) if told else self.first
+            return 0.0
+        _, done, then = self.first
+        return (
+            now + (now - then) * (told["total"] - told["done"]) / (told["done"] - done) if told["done"] > done else 0.0
+        )
 
     def running(self) -> bool:
         self.peak = max(self.peak, self.family.resident() >> 20)
@@ -320,7 +334,8 @@ class StageRunner:
         done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
         spent = {w.stage.name: w.seconds for w in working}
         ended = {s.name: self.states[s.name].seconds for s in done}
-        left = time_left(stages, self.expected, ended, spent, self.jobs)
+        told = {w.stage.name: seconds for w in working if (seconds := w.forecast())}
+        left = time_left(stages, self.expected, ended, spent, told, self.jobs)
 
         def lines() -> str:
             more = f"about {duration(left)} left" if left else ""
