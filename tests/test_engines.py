@@ -259,12 +259,13 @@ def test_every_request_that_is_not_done_is_answered_once(problems, samples, plac
 
 
 def test_a_model_that_memory_has_no_room_for_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What must fit: the weights, and keys and values of the sampler's least rows."""
-    model, least = find_model(str(folder)), _memory_of_weights(folder) + 8 * KEYS_AND_VALUES
-    for dtype, part in (("float32", 1), ("bfloat16", 2)):
+    """What must fit: the weights, and keys and values of the sampler's least rows, or of those that are given."""
+    model, weights = find_model(str(folder)), _memory_of_weights(folder)
+    for dtype, part, rows, held in (("float32", 1, 0, 8), ("bfloat16", 2, 0, 8), ("float32", 1, 9, 16)):
+        least = weights + held * KEYS_AND_VALUES
         monkeypatch.setattr(hf, "usable_memory", lambda n=least // part: (2 * n, n))
-        HfEngine(model, threads=1, dtype=dtype, max_model_len=100)
+        HfEngine(model, threads=1, dtype=dtype, rows=rows, max_model_len=100)
         monkeypatch.setattr(hf, "usable_memory", lambda n=least // part: (2 * n, n - 1))
         with pytest.raises(BadInput, match="too little memory") as e:
-            HfEngine(model, threads=1, dtype=dtype, max_model_len=100)
+            HfEngine(model, threads=1, dtype=dtype, rows=rows, max_model_len=100)
         assert ("--dtype bfloat16" in e.value.next_step) == (part == 1)
