@@ -62,22 +62,20 @@ def test_the_time_side_by_side_by_hand() -> None:
     assert [stages.side_by_side(made, hours, jobs) for jobs in (1, 2, 9)] == [9.0, 5.0, 4.0]
 
 
-def test_the_time_left_follows_what_ended_and_what_is_late() -> None:
-    of = {"A": (), "B": ("A",)}
-    made = [Stage(name, (), Path(name), (), needs) for name, needs in of.items()]
-    expected = {"A": 10.0, "B": 20.0}
-    left = [
-        stages.time_left(made, expected, ended, spent, forecast, 1)
-        for ended, spent, forecast in (
-            ({}, {"A": 4.0}, {}),
-            ({}, {"A": 20.0}, {}),
-            ({"A": 15.0}, {"B": 5.0}, {}),
-            ({"A": 1.0}, {"B": 5.0}, {}),
-            ({}, {"A": 4.0}, {"A": 30.0}),
-        )
-    ]
-    # paces 1, 2, 1.5, of a tenth the least: a half, and 3 by its own progress: 26 of A, 60 of B
-    assert left == [26.0, 40.0, 25.0, 5.0, 86.0]
+def test_the_time_left_follows_what_ended_what_is_late_and_what_runs_say() -> None:
+    of = {"train/A": (), "eval/B": ("train/A",), "tables": ("eval/B",)}
+    a, b, tables = (Stage(name, (), Path(name), (), needs) for name, needs in of.items())
+    expected = {a.name: 10.0, b.name: 20.0}
+    for left, to_do, whole, spent in (
+        (26.0, (a, b, tables), {}, {a.name: 4.0}),
+        (40.0, (a, b, tables), {}, {a.name: 20.0}),  # it is late: pace 2
+        (25.0, (b, tables), {a.name: 15.0}, {b.name: 5.0}),  # pace 1.5
+        (5.0, (b, tables), {a.name: 1.0}, {b.name: 5.0}),  # pace a tenth, of which the least counts: a half
+        (86.0, (a, b, tables), {a.name: 30.0}, {a.name: 4.0}),  # by its own progress: pace 3
+        (0.0, (tables,), {a.name: 30.0, b.name: 9.0}, {}),
+    ):
+        assert stages.time_left(to_do, expected, whole, spent, 1) == left
+    assert stages.time_left((a, b), {a.name: 10.0}, {}, {a.name: 4.0}, 1) is None  # how long B takes is not known
 
 
 def test_a_stage_says_what_it_takes_in_all_by_its_own_progress(tmp_path, monkeypatch) -> None:
@@ -87,11 +85,12 @@ def test_a_stage_says_what_it_takes_in_all_by_its_own_progress(tmp_path, monkeyp
     monkeypatch.setattr(stages.Work, "seconds", property(lambda self: now[0]))
     monkeypatch.setenv(terminal.PROGRESS, str(work.report))
     said = [work.forecast()]
-    for seconds, stage, done in ((20.0, "train", 1), (50.0, "train", 3), (60.0, "train", 5), (61.0, "grade", 1)):
+    for seconds, stage, done in ((20, "train", 1), (29, "train", 2), (50, "train", 4), (90, "train", 20), (91, "x", 9)):
         now[0] = seconds
-        terminal.report_progress(stage, done, 5)
+        terminal.report_progress(stage, done, 20)
         said.append(work.forecast())
-    assert said == [0.0, 0.0, 80.0, 60.0, 0.0]  # two steps took 30 s, two are left; all are done; another stage
+    # one step is less than a tenth; three took 30 s, and 16 are left; all are done; another stage
+    assert said == [None, None, None, 210.0, None, None]
 
 
 def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:

@@ -62,13 +62,13 @@ def card_setting(folder: Path) -> str:
     except (ValueError, TypeError, AttributeError) as e:
         raise BadInput(f"--settings card: {path.name} cannot be read", found=e, next_step=cure) from None
     greedy = card.get("do_sample") is False or known.get("temperature") == 0
+    if not greedy and "temperature" not in known:
+        raise BadInput("--settings card: the model recommends no temperature", found=path, next_step=cure)
     numbers = (known.get("temperature", 1), known.get("top_p", 1), known.get("top_k", 0), known.get("min_p", 0))
     name = "t0" if greedy else _name(*numbers)
     if known.get("repetition_penalty", 1) != 1:
         penalty, without = known["repetition_penalty"], f"--settings {name} is the recommendation without it"
         raise BadInput("--settings card: a repetition penalty is not supported", found=penalty, next_step=without)
-    if not greedy and "temperature" not in known:
-        raise BadInput("--settings card: the model recommends no temperature", found=path, next_step=cure)
     return name
 
 

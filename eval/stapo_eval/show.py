@@ -85,8 +85,9 @@ class StageDisplay(Display):
             under_way: tokens of responses that are not finished. They are a part of the work: by whole responses alone
                 a run of long ones would seem ten times slower in its first minutes.
         """
-        now = time.monotonic()
-        left, speed = (now - self.began) * (total - done) / max(1, done - self.first), 0.0
+        now, left, speed = time.monotonic(), None, 0.0
+        if done > self.first:
+            left = (now - self.began) * (total - done) / (done - self.first)
         if tally:
             speed = (tally.tokens + under_way) / max(1e-9, now - self.began)
             # the first to end are the short ones: as much is left of a response that is under way as of a new one

@@ -21,13 +21,10 @@ import torch
 from torch.nn import functional as F
 
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.shapes import rows_held
+from stapo_results.shapes import positions_held, rows_held
 
 ATTENTION = "stapo_rows"
 """The name of the sampler's attention among those of transformers."""
-_POSITIONS = 512
-"""Positions by which the cache grows and attention looks back: torch's CPU kernel reads so many at a time, and a part
-of another length could change a row's last bits."""
 _BLOCK = 128
 """Neighbouring tokens whose probabilities are summed for a draw; so many of the most probable are cut first."""
 _PACKED_FOR = 64
@@ -187,7 +184,7 @@ class _Slots:
         self.position_R = position_R
         self._row_R = torch.arange(len(position_R), device=position_R.device)
         self._alike = []
-        seen_R = [_rounded(p + 1) for p in position_R.tolist()]
+        seen_R = [positions_held(p + 1) for p in position_R.tolist()]
         first = 0
         for seen, same in itertools.groupby(seen_R):
             rows = slice(first, first := first + len(list(same)))
@@ -250,15 +247,11 @@ class _Slots:
             return
         grown = []
         for i, x in enumerate(like):
-            new = x.new_zeros(self.rows, x.shape[1], _rounded(positions), x.shape[3])
+            new = x.new_zeros(self.rows, x.shape[1], positions_held(positions), x.shape[3])
             if have is not None:
                 new[:, :, : have[i].shape[2]] = have[i]
             grown.append(new)
         self.layers[layer] = grown[0], grown[1]
-
-
-def _rounded(positions: int) -> int:
-    return -(-positions // _POSITIONS) * _POSITIONS
 
 
 def _attend(
@@ -458,8 +451,8 @@ class Sampler:
         """Rows that have more parts to look back over come first."""
         rows = self.working
         for i in range(len(rows)):
-            longest = max(range(i, len(rows)), key=lambda k: _rounded(rows[k].position + 1))
-            if _rounded(rows[longest].position + 1) > _rounded(rows[i].position + 1):
+            longest = max(range(i, len(rows)), key=lambda k: positions_held(rows[k].position + 1))
+            if positions_held(rows[longest].position + 1) > positions_held(rows[i].position + 1):
                 rows[i], rows[longest] = rows[longest], rows[i]
                 self.slots.swap(i, longest, rows[i].position)
 

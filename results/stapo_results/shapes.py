@@ -27,6 +27,15 @@ def rows_held(rows: int) -> int:
     return -(-rows // 8) * 8
 
 
+def positions_held(positions: int) -> int:
+    """Positions by which the sampler's cache grows and its attention looks back.
+
+    A multiple of 512: torch's CPU kernel reads so many at a time, and a part of another length could change a row's
+    last bits.
+    """
+    return -(-positions // 512) * 512
+
+
 @dataclass(frozen=True)
 class Shape:
     """A dense decoder's sizes, by config.json's names."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 from stapo_repro.labels import benchmark_label
@@ -24,24 +26,31 @@ def _name(c: Loaded) -> tuple[str, ...]:
 
 
 def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]]:
-    """A line for each cell that both hold, whatever the seed of the evaluation."""
-    ours, rows = {_name(c): c for c in first}, []
+    """A line for each cell that both hold, whatever the seed of the evaluation, and one for several draws together."""
+    ours, draws, rows = {_name(c): c for c in first}, defaultdict[tuple[str, ...], list[Loaded]](list), []
     for theirs in other:
-        cell = theirs.record.cell
-        if (own := ours.get(_name(theirs))) is None:
-            continue
-        _check_alike(own, theirs)
-        a, b = score([own]), score([theirs])
-        d = difference([a], [b], (own.record.engine, theirs.record.engine, cell.benchmark, cell.setting))
-        told, agree = d.status, "undecided"
-        if d.number.has_interval:
-            told = number_shown(d.number, 1, sign=True)
-            agree = "yes" if d.number.low <= 0 <= d.number.high else "no"
-        tokens = " and ".join(shown(c.record.mean_response_tokens, 0) for c in (own, theirs))
-        accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
-        name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, seed {cell.eval_seed}"
-        rows.append([name, own.record.engine, theirs.record.engine, *accuracies, told, tokens, agree])
+        if own := ours.get(_name(theirs)):
+            _check_alike(own, theirs)
+            draws[_name(theirs)].append(theirs)
+    for name, cells in draws.items():
+        rows += [_row(ours[name], [c], f"seed {c.record.cell.eval_seed}") for c in cells]
+        if len(cells) > 1:
+            rows.append(_row(ours[name], cells, "together, seen afterwards"))
     return rows
+
+
+def _row(own: Loaded, theirs: Sequence[Loaded], which: str) -> list[str]:
+    cell, engine = own.record.cell, theirs[0].record.engine
+    a, b = score([own]), score(theirs)
+    d = difference([a], [b], (own.record.engine, engine, cell.benchmark, cell.setting))
+    told, agree = d.status, "undecided"
+    if d.number.has_interval:
+        told = number_shown(d.number, 1, sign=True)
+        agree = "yes" if d.number.low <= 0 <= d.number.high else "no"
+    lengths = [math.fsum(c.record.mean_response_tokens for c in of) / len(of) for of in ([own], theirs)]
+    accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
+    name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, {which}"
+    return [name, own.record.engine, engine, *accuracies, told, " and ".join(shown(n, 0) for n in lengths), agree]
 
 
 def _check_alike(own: Loaded, theirs: Loaded) -> None:

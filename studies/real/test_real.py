@@ -12,7 +12,7 @@ import token_logs as logs
 
 from stapo_repro.read import TrainingRun, load_cells, load_training_runs
 from stapo_repro.tokens.log import load
-from stapo_results.schema import ProblemResult, StepMetrics
+from stapo_results.schema import Cell, ProblemResult, StepMetrics
 from stapo_results.statistics import Number
 from stapo_results.store import read
 from stapo_training.methods import methods
@@ -110,6 +110,15 @@ def test_engines_agree_where_the_interval_holds_zero(tmp_path: Path) -> None:
     assert [(row[0], row[-1]) for row in rows] == [("AMC23, t1.0, seed 0", "yes"), ("MATH500, t1.0, seed 0", "no")]
     assert rows[1][5].startswith("+100.0")
     assert engines.compared(load_cells([tmp_path / "vllm"]), []) == []
+    again = Cell(
+        method="base", size=claims.SIZE, train_seed=0, eval_seed=1, step="base", benchmark="amc23", setting="t1.0"
+    )
+    synthetic.cell(
+        tmp_path / "hf" / "again", "base", "amc23", "t1.0", ["00"] * 10, size=claims.SIZE, engine="hf", cell=again
+    )
+    rows = engines.compared(load_cells([tmp_path / "vllm"]), load_cells([tmp_path / "hf"]))
+    assert [row[0].split(", ")[2] for row in rows] == ["seed 0", "seed 1", "together", "seed 0"]
+    assert [row[5].split(" ")[0] for row in rows[:3]] == ["+5.0", "+50.0", "+27.5"]  # of two draws each problem's mean
 
 
 def test_statements_by_hand(tmp_path: Path) -> None:

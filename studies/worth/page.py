@@ -145,10 +145,11 @@ def at_equal_value(tokens: Sequence[TokenWorth], first: str, second: str) -> Num
                 f"{name} worth {j}": chance_T * gain_T * (kind == name),
             }
     sums = Sums(problem, columns, "problems")
-    ratio_JB = [[sums.ratio(f"{name} worth {j}", f"{name} {j}") for j in range(half + 1)] for name in (first, second)]
-    weight_JB = np.array([sums.of[f"{j}"] for j in range(half + 1)])
+    reached = [j for j in range(half + 1) if sums.of[f"{j}"][0] > 0]
+    ratio_JB = [[sums.ratio(f"{name} worth {j}", f"{name} {j}") for j in reached] for name in (first, second)]
+    weight_JB = np.array([sums.of[f"{j}"] for j in reached])
     mean_B = (weight_JB * (np.array(ratio_JB[0]) - np.array(ratio_JB[1]))).sum(0) / weight_JB.sum(0)
-    return interval(mean_B, min(sums.clusters[f"{name} {half}"] for name in (first, second)))
+    return interval(mean_B, min(sums.clusters[f"{name} {j}"] for name in (first, second) for j in reached))
 
 
 def two_sided(values_1B: Array) -> float:

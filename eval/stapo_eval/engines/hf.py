@@ -10,7 +10,7 @@ from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, faile
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed, message_of
 from stapo_results.memory import return_memory, usable_memory
-from stapo_results.shapes import rows_held
+from stapo_results.shapes import positions_held, rows_held
 from stapo_results.stop_tokens import stop_token_ids
 
 MOST_ROWS = {"cpu": 64, "cuda": 512}
@@ -57,11 +57,11 @@ class HfEngine(Engine):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         positions = int(config.max_position_embeddings)
         context, held = min(positions, max_model_len or positions), rows_held(rows or 1)
-        kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize * context  # of a response
+        kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize * positions_held(context)
         room = _KV_BYTES
         if device == "cpu":
             # without a limit no response is expected to fill all positions of a model
-            room = _beside_weights(model, whole, wanted, held * kv_bytes if max_model_len else 0) // 2
+            room = _beside_weights(model, whole, wanted, held, kv_bytes if max_model_len else 0) // 2
             return_memory()  # of a layer's weights, when they are packed
         self.model = AutoModelForCausalLM.from_pretrained(
             model.folder, use_safetensors=True, trust_remote_code=False, dtype=wanted
@@ -119,9 +119,9 @@ class HfEngine(Engine):
         del self.model, self.sampler
 
 
-def _beside_weights(model: ModelFiles, config: Any, dtype: Any, least: int) -> int:
-    """Bytes that are free beside a model's weights. Refuse one that leaves less than `least`, of keys and values: the
-    kernel would end the process without a word."""
+def _beside_weights(model: ModelFiles, config: Any, dtype: Any, rows: int, kv_bytes: int) -> int:
+    """Bytes that are free beside a model's weights. Refuse one that leaves too few for the keys and values of so many
+    rows: the kernel would end the process without a word."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -136,14 +136,17 @@ def _beside_weights(model: ModelFiles, config: Any, dtype: Any, least: int) -> i
         if head is not None and head.weight is empty.get_input_embeddings().weight:
             numbers += head.weight.numel()  # it is packed beside the table
         weights = numbers * dtype.itemsize
+    least = rows * kv_bytes
     if weights + least > free:
-        of = [f"{n / 2**30:.1f} GiB of {name}" for n, name in ((weights, "weights"), (least, "keys and values"))]
-        smaller = ", --dtype bfloat16" if dtype.itemsize > 2 else ""
+        of = [f"{n / 2**30:.1f} GiB of {name}" for n, name in ((weights, "weights"), (least, "keys and values")) if n]
+        cures = ["a smaller model", "--dtype bfloat16"] if dtype.itemsize > 2 else ["a smaller model"]
+        if weights <= free:
+            cures = ["a lower --max-tokens (a judge: --judge-max-model-len)", *cures]
+            cures += ["a lower --batch-rows"] if rows > rows_held(1) else []
         raise BadInput(
             "too little memory for the model",
             found=f"{' and '.join(of)} in {str(dtype).removeprefix('torch.')}",
             expected=f"at most {free / 2**30:.1f} GiB, what is free now",
-            next_step="a lower --max-tokens or --batch-rows (a judge: --judge-max-model-len), a smaller "
-            f"model{smaller}, or end what else uses memory",
+            next_step=f"{', '.join(cures)}, or end what else uses memory",
         )
     return free - weights

@@ -37,7 +37,7 @@ class Replica:
         return self.engine.spec
 
     def work(self, fresh: list[Request]) -> list[Finished]:
-        """Accept `fresh`, and work until something is finished."""
+        """Accept `fresh`, and work as the engine's `poll` does."""
         try:
             for request in fresh:
                 self.engine.submit(request)
@@ -92,23 +92,25 @@ class RayEngine(Engine):
         actor: Any = ray.remote(num_gpus=gpus, num_cpus=cores, max_restarts=0, max_task_retries=0)(Replica)
         self.replicas = {i: actor.remote() for i in range(copies)}
         try:
-            spec, *others = set(ray.get([r.load.remote(local, model, how) for r in self.replicas.values()]))
+            specs: list[EngineSpec] = ray.get([r.load.remote(local, model, how) for r in self.replicas.values()])
         except ray.exceptions.RayError as e:
             raise _cause(e) from None
-        if others:
-            raise BadInput("the replicas differ", found="; ".join(map(str, (spec, *others))))
-        self.loaded(replace(spec, places=copies * spec.places))
+        # the places of each are those that its machine has memory for
+        if len({replace(spec, places=1) for spec in specs}) > 1:
+            raise BadInput("the replicas differ", found="; ".join(map(str, specs)))
+        self.places = {i: spec.places for i, spec in enumerate(specs)}
+        self.loaded(replace(specs[0], places=sum(self.places.values())))
         self.held: dict[int, dict[Key, Request]] = {i: {} for i in self.replicas}  # what each has to answer
         self.fresh: defaultdict[int, list[Request]] = defaultdict(list)  # of that, what was not sent yet
         self.calls: dict[Any, int] = {}  # Ray's reference to the work in progress -> its replica
 
     def submit(self, request: Request) -> None:
-        i = min(self.held, key=lambda i: len(self.held[i]))
+        i = min(self.held, key=lambda i: len(self.held[i]) / self.places[i])
         self.held[i][request.key] = request
         self.fresh[i].append(request)
 
     def poll(self) -> list[Finished]:
-        """What a replica has finished. What a lost one held is submitted again.
+        """What a replica has finished, which may be nothing. What a lost one held is submitted again.
 
         Raises:
             RunFailed: every replica was lost.
@@ -131,7 +133,7 @@ class RayEngine(Engine):
                 lost, cause = self.held.pop(i), _cause(e)
                 self.notes.append(f"replica {i} was lost; the others did its work")
                 print(f"{self.notes[-1]}: {len(lost)} requests\n{cause}", file=sys.stderr, flush=True)
-                self.spec = replace(self.spec, places=self.spec.places * len(self.held) // (len(self.held) + 1))
+                self.spec = replace(self.spec, places=sum(self.places[i] for i in self.held))
                 for request in lost.values():
                     self.submit(request)
                 continue

@@ -274,10 +274,10 @@ def _entropy_ends(runs: Runs) -> str:
     return f"Entropy: {', '.join(texts)} nats"
 
 
-def share_after_warm_up(runs: Sequence[TrainingRun]) -> tuple[float, float] | None:
-    """Percent of the response tokens that were silenced after the warm-up, as a mean over its steps and seeds, and
-    the percent of these steps below 0.01 %; None where no step has the share."""
-    values = [100 * v for r in runs for step, v in r.series(SILENCED.metric).items() if step > WARM_UP]
+def share_after(runs: Sequence[TrainingRun], last: int = WARM_UP) -> tuple[float, float] | None:
+    """Percent of the response tokens that were silenced after the step `last`, as a mean over later steps and seeds,
+    and the percent of these steps below 0.01 %; None where no step has the share."""
+    values = [100 * v for r in runs for step, v in r.series(SILENCED.metric).items() if step > last]
     if not values:
         return None
     return math.fsum(values) / len(values), 100 * sum(v < _BOUND for v in values) / len(values)
@@ -291,7 +291,7 @@ def silenced_share(g: Group) -> Sketch | None:
         return None
     texts = []
     for method in g.methods:
-        if after := share_after_warm_up(g.runs_of(method)):
+        if after := share_after(g.runs_of(method)):
             share, below = after
             texts.append(f"{name_of(method)} {share:.2g} % (below 0.01 % in {below:.0f} % of the steps)")
     finding = f"Silenced after step {WARM_UP}: {'; '.join(texts)}" if texts else ""

@@ -8,6 +8,7 @@ refuses another run. What another command made is refused here; nothing is moved
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import signal
 import sys
@@ -30,6 +31,7 @@ from stapo_results.terminal import Display, duration
 
 FILE = "stages.json"
 POLL_SECONDS = 0.5
+_LONG = ("train", "eval")  # kinds of stages that take a run's time
 _TAIL = 30  # lines of a failed stage's log that are shown
 
 CHILD_ENVIRONMENT = {
@@ -182,25 +184,27 @@ def pace(expected: Mapping[str, float], took: Mapping[str, float]) -> float:
 def time_left(
     stages: Sequence[Stage],
     expected: Mapping[str, float],
-    ended: Mapping[str, float],
+    whole: Mapping[str, float],
     spent: Mapping[str, float],
-    forecast: Mapping[str, float],
     jobs: int,
-) -> float:
-    """Seconds until all stages have ended, where the machine keeps its pace.
+) -> float | None:
+    """Seconds until these stages have ended, where the machine keeps its pace; None where a long one's time is
+    not known.
 
     Args:
+        stages: those that have not ended.
         expected: of stages, by records of other machines or by formula.
-        ended: what each stage took that is done. spent: so far, of those that run; one that is late counts in the pace.
-        forecast: in all, by their own progress, of those that run and tell it; it goes before what was expected.
+        whole: of stages that ended what they took, of those that run what they will take by their own progress.
+        spent: so far, of those that run; one that is late counts in the pace.
     """
-    late = {name: seconds for name, seconds in spent.items() if seconds > expected.get(name, 0.0)}
-    here = pace(expected, {**ended, **late, **forecast})
-    to_do = {
-        s.name: max(0.0, forecast.get(s.name, here * expected.get(s.name, 0.0)) - spent.get(s.name, 0.0))
-        for s in stages
-        if s.name not in ended
-    }
+    late = {name: seconds for name, seconds in spent.items() if seconds > expected.get(name, math.inf)}
+    here, to_do = pace(expected, {**late, **whole}), dict[str, float]()
+    for s in stages:
+        if s.kind in _LONG and s.name not in expected and s.name not in whole:
+            return None
+        # a stage's own progress may be that of its first part
+        takes = max(whole.get(s.name, 0.0), here * expected.get(s.name, 0.0))
+        to_do[s.name] = max(0.0, takes - spent.get(s.name, 0.0))
     return side_by_side(stages, to_do, jobs)
 
 
@@ -239,16 +243,16 @@ class Work:
         done = f", {told['stage']} {told['done']}/{told['total']}" if told else ""
         return f"{self.title}, {duration(self.seconds)}{done}"
 
-    def forecast(self) -> float:
-        """Seconds that it takes in all, by its progress since the first one told; 0 before the second one."""
+    def forecast(self) -> float | None:
+        """Seconds that this attempt takes in all, by its progress since the first one told; None before a tenth is done
+        since: the first responses to end are the short ones."""
         told, now = terminal.read_progress(self.report), self.seconds
         if told is None or told["stage"] != self.first[0]:
             self.first = (told["stage"], told["done"], now) if told else self.first
-            return 0.0
-        _, done, then = self.first
-        return (
-            now + (now - then) * (told["total"] - told["done"]) / (told["done"] - done) if told["done"] > done else 0.0
-        )
+            return None
+        _, first, then = self.first
+        done, left = told["done"] - first, told["total"] - told["done"]
+        return now + (now - then) * left / done if left and 10 * done >= told["total"] else None
 
     def running(self) -> bool:
         self.peak = max(self.peak, self.family.resident() >> 20)
@@ -333,9 +337,11 @@ class StageRunner:
         """A line a running stage, and the time that is left; then wait a little."""
         done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
         spent = {w.stage.name: w.seconds for w in working}
-        ended = {s.name: self.states[s.name].seconds for s in done}
-        told = {w.stage.name: seconds for w in working if (seconds := w.forecast())}
-        left = time_left(stages, self.expected, ended, spent, told, self.jobs)
+        # what is on record of a stage that was resumed may lack an attempt
+        ended = {s.name: self.states[s.name].seconds for s in done if self.states[s.name].attempts == 1}
+        told = {w.stage.name: seconds for w in working if (seconds := w.forecast()) and w.state.attempts == 1}
+        to_do = [s for s in stages if s not in done]
+        left = time_left(to_do, self.expected, {**ended, **told}, spent, self.jobs)
 
         def lines() -> str:
             more = f"about {duration(left)} left" if left else ""

@@ -192,7 +192,7 @@ def gains_grid(table: Table) -> Grid:
         readings = [g.reading for g in table.gains if (g.benchmark == labels.AVERAGE) == averages]
         return ", ".join(f"{readings.count(reading)} {reading}" for reading in get_args(paper.Reading))
 
-    rows = []
+    averages, rows = [g for g in table.gains if g.benchmark == labels.AVERAGE], []
     for (size, baseline), line in groupby(table.gains, lambda g: (g.size, g.baseline)):
         cells = [
             _both(
@@ -201,11 +201,15 @@ def gains_grid(table: Table) -> Grid:
             for a, b in _pairs(line, labels.PAPER_BENCHMARKS)
         ]
         rows.append([f"*{labels.PAPER_SIZES[size]}, STAPO minus {labels.method_label(baseline)}*", *cells])
+    unpaired = sum(abs(g.points) > 1.96 * g.se_unpaired for g in averages)
+    sampling = sum(abs(g.points) > 1.96 * g.se_sampling for g in averages)
     notes = [
         "Printed values of the paper, in percentage points. Below: the minimal detectable difference (80 % power, "
         "two-sided 5 %) by the number of problems and samples: by sampling alone, and with the models' problems "
         "independent. Bold: above both. †: below both. The spread between training runs is in neither.",
         f"On averages: {counted(True)}. On single benchmarks: {counted(False)}.",
+        f"Significance at a two-sided 5 % asks for less, 1.96 standard errors. Of the {len(averages)} averages "
+        f"{unpaired} have it with the models' problems independent, {sampling} by sampling alone.",
     ]
     title = "The paper's gains beside what its design can tell from noise"
     return Grid("gains", title, _header("Gain", tuple(labels.PAPER_BENCHMARKS)), rows, notes)
@@ -269,7 +273,8 @@ def readme_block(table: Table) -> str:
                 rows.append([f"{mark}{escape(labels.size_label(s.size))}: {label.removeprefix('*')}", *cells])
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
     common = [note for note in ours[0] if all(note in notes for notes in ours)] if ours else []
-    own = " ".join(["Our rows: from 4-bit weights.", *common, ""]) if ours else ""
+    what = "Base model: before training. Ours are instruction-tuned, from 4-bit weights, the paper's are not tuned."
+    own = " ".join([what, *common, ""]) if ours else ""
     more = (
         f"Italic: as the paper prints it. {own}{state_of_paper_cells(table)} All sections, notes, differences: {file}."
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 from stapo_results import throughput
 from stapo_results.errors import BadInput
-from stapo_results.shapes import Shape, rows_held
+from stapo_results.shapes import Shape, positions_held, rows_held
 from stapo_training.methods import selector_from
 
 GIB = 2**30
@@ -161,7 +161,7 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
     layers = 0 if a.actor.fsdp_config.reshard_after_forward else w * s.layers * s.layer_parameters
     update = ranks * (tokens * (kept + 3 * 4 * s.vocab + beside) + root + layers) / GIB
     # the sampler packs the layers' weights anew; logits are drawn from a few rows at a time
-    each_place = longest * s.kv_bytes_per_token(sampled) + sampled * s.vocab
+    each_place = positions_held(longest) * s.kv_bytes_per_token(sampled) + sampled * s.vocab
     sampling = (sampled * s.parameters + places * each_place) / GIB
     less = ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1, or a lower data.max_response_length"]
     if not a.model.enable_gradient_checkpointing:
