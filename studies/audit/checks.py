@@ -60,7 +60,8 @@ REASONS = {
     "reading found": "which reading is meant may be said elsewhere in the text",
     "differs": "another version of the table is meant; digits that are not printed were used; a slip in typing",
     "versions": "the runs, the table or the reading changed between versions",
-    "limit": "the examples were taken from a run with another threshold; a slip in typing",
+    "limit": "the examples were taken from a training with another threshold or none, as JustRL's; the printed "
+    "probability is not the one that was compared with it (the sampler's, the old policy's); a slip in typing",
 }
 """Kind of a finding -> what could innocently explain it."""
 
@@ -186,9 +187,9 @@ def check_granularity(table: PaperTable) -> AuditCheck:
         where += [[benchmark_label(b), step, *shown] for b, shown in counts.items()]
     summary = (
         f"{len({r[0] for r in grid[1:]})} of {len({r[0] for r in rows})} columns have more multiples of a coarser step "
-        f"than chance explains (binomial p below {LEVEL:g} after Holm's correction over {len(p)} comparisons): fewer "
-        "samples than stated are likely in some of their values. Shown apart: where they are, for the step with the "
-        "smallest p, beside columns with as many samples."
+        f"than chance explains (binomial p below {LEVEL:g} after Holm's correction over {len(p)} comparisons): their "
+        "counts are not spread as those of so many independent samples would be. Shown apart: where they are, for the "
+        "step with the smallest p, beside columns with as many samples."
     )
     return AuditCheck("Granularity", summary, [grid, where])
 
@@ -319,11 +320,13 @@ def check_statements(table: PaperTable) -> AuditCheck:
         best, own = _highest(rows, b)[0], next(r for r in rows if r.method == METHOD)
         behind.append((units(best.values[b]) - units(own.values[b]), _where(best, b)))
     below = sorted((x for x in behind if x[0] > 0), reverse=True)
+    ahead = sum(_highest(rows, AVERAGE)[0].method == METHOD for rows in groups(table).values())
     said = [
         ['"The performance gap narrows slightly" at T=0.7', f"of the gain at T=1.0 {left[0]} % and {left[1]} points"],
         [
             '"STAPO consistently attains optimal results"',
-            f"the highest in {len(every) - len(below)} of {len(every)} cells; furthest below: "
+            f"the highest in {len(every) - len(below)} of {len(every)} cells, its average in {ahead} of "
+            f"{len(groups(table))}; furthest below: "
             + "; ".join(f"{d / 100:.2f} points at {where}" for d, where in below[:2]),
         ],
     ]
@@ -360,8 +363,10 @@ def check_precision(claims: PaperClaims) -> AuditCheck:
         f"{hits} of {len(steps)} log ratios of a printed probability to the largest beside it are multiples of 1/8 nat "
         f"within rounding, by chance with a probability of {chance:.0e}; left out are those whose rounding is wider. "
         "Numbers in bf16 from 16 to 32 are 1/8 apart, from 32 to 64 1/4: so logits in bf16 give such ratios. "
-        f"Rounding moves such a logit by up to 1/16 nat, a probability by {math.expm1(LOGIT_STEP / 2):.0%}. No "
-        f"entropy is printed; the five most probable tokens alone give up to {max(sure):.2f} nats."
+        "Rounding moves each of two such logits by up to 1/16 nat, the probability of a rare token beside a likely one "
+        f"by {math.expm1(LOGIT_STEP):.0%}, from 32 on by {math.expm1(2 * LOGIT_STEP):.0%}. Possible reasons: autocast "
+        "in the training, which is ordinary; a forward pass for the figure alone. No entropy is printed; the five most "
+        f"probable tokens alone give up to {max(sure):.2f} nats."
     )
     return AuditCheck("Printed probabilities", summary, [rows])
 

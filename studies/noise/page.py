@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+
+from scipy.special import stdtrit
 
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun, load_training_runs
 from stapo_repro.statistics import ALPHA
-from stapo_repro.text import grid, number_shown, p_shown
+from stapo_repro.text import grid, number_shown, p_shown, shown
 from stapo_results.resampling import sign_flip_p
 from stapo_results.sizes import of_world
 from stapo_results.statistics import Number, holm, over_seeds
@@ -71,9 +74,11 @@ def values(
 
 
 def mean(found: Values, arm: str, measure: str) -> Number:
-    """Over the seeds of an arm; no number without one."""
+    """Over the seeds of an arm, its interval within what the measure can be; no number without a seed."""
     by_seed = found[arm][measure]
-    return over_seeds([*by_seed.values()]) if by_seed else Number()
+    number = over_seeds([*by_seed.values()]) if by_seed else Number()
+    most = 100.0 if measure in _SERIES else math.inf
+    return replace(number, low=max(0.0, number.low), high=min(most, number.high)) if by_seed else number
 
 
 def minus(found: Values, first: str, second: str, measure: str) -> Number:
@@ -169,6 +174,9 @@ def _claims(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
     for claim, (n, p, verdict) in zip(c.claims, judged(c.claims, found, len(seeds)), strict=True):
         difference = f"STAPO minus {labels.method_label(claim.against)}"
         number = number_shown(n, 1, sign=True) if n.known else "not run"
+        if claim.within and n.known:  # two one-sided tests at 5 % ask whether this interval lies within the margin
+            half = n.se * float(stdtrit(len(n.seeds) - 1, 0.95))
+            number += f"; 90 %: {shown(n.mean - half)} to {shown(n.mean + half)}"
         rows.append([claim.claim, difference, number, "" if math.isnan(p) else p_shown(p), verdict])
     lines = ["## Claims", "", *grid(("Claim", "Difference", "Found", "p after Holm", "It"), rows, 2), ""]
     means = []

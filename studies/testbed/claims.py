@@ -60,13 +60,14 @@ class Claim(BaseModel):
 
 
 class Claims(BaseModel):
-    """The file of claims."""
+    """The file of claims. afterwards: what a reader should know of them that was written after the runs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1]
     source: str
     rule: str
+    afterwards: list[str]
     claims: list[Claim]
 
 

@@ -257,7 +257,7 @@ def quantity(
         c = over_seeds([math.fsum(sign * found[arm][s] for sign, arm in terms) for s in seeds])
     p = p_value(replace(c, mean=c.mean - reference / factor))
     least = 0.0 if single and not measure.startswith("reward") and not measure.endswith("growth") else -math.inf
-    most = 1.0 if single and masked and measure != "tokens" else math.inf
+    most = 1.0 if single and MEASURES[measure][1] == "points" else math.inf
     number = replace(c, low=max(c.low, least), high=min(c.high, most)).times(factor)
     return Quantity("incomplete" if missing else "run", number, round(p, 8), seeds, missing)
 
