@@ -213,7 +213,7 @@ def silenced(run: LoggedRun, seed: int) -> list[str]:
         f"## What STAPO silenced with seed {seed}: all {len(rows)} of {every:,} tokens",
         "",
         f"Their entropies have the quartiles {quartiles} nats. {(entropies < bound).sum()} of them are below {bound:g} "
-        "nats. The claim that nothing silenced has a low entropy measures the threshold alone; its words do not hold.",
+        "nats. The claim that nothing silenced has a low entropy measures the threshold alone.",
         "",
         *grid(head, rows, 2),
         "",

@@ -71,6 +71,8 @@ def test_worth_at_equal_value_by_hand() -> None:
     # each with half its weight in stratum 0: 1 - 1 and 0 - 1; stratum 1: (1 - 0) / 2 and, whole, 1 - 1; 0 - 0
     assert page.at_equal_value(tokens, "silenced", "kept").mean == pytest.approx((1 * 1 + 2 * (0.5 / 1.5)) / 3)
     assert not page.at_equal_value(tokens[:2], "silenced", "kept").known
+    tokens = [token(right=(1, 0), of=2), token("kept", right=(0, 0), of=2)]  # no token reaches stratum 1
+    assert page.at_equal_value(tokens, "silenced", "kept").mean == pytest.approx(0.5)
 
 
 def test_silenced_tokens_of_lower_probability_are_a_group() -> None:
