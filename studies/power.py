@@ -56,6 +56,12 @@ def runs_for_equivalence(margin: float, sd: float, alpha: float = ALPHA) -> int 
     return next(filter(enough, range(2, MOST_RUNS + 1)), None)
 
 
+def tost_interval(found: Number) -> tuple[float, float]:
+    """The 90 % t interval, which two one-sided tests at `ALPHA` set against the margin."""
+    half = found.se * float(stdtrit(found.df, 1 - ALPHA))
+    return found.mean - half, found.mean + half
+
+
 def tost_p(found: Number, margin: float) -> float:
     """p of "the true mean lies outside +- margin": the larger p of two one-sided t tests (Schuirmann 1987).
 

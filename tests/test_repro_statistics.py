@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro.statistics import Design, difference_se, minimal_detectable, rank_correlation
+from stapo_repro.statistics import Design, difference_se, minimal_detectable, rank_correlation, significant
 from stapo_results.statistics import over_seeds
 from studies.power import detectable, runs_for_equivalence, runs_needed, t_power, tost_p
 
@@ -30,6 +30,12 @@ def test_a_score_varies_between_the_two_bounds(chances, samples):
     sampling, unpaired = difference_se([Design(mean, 0.0, problems=1, samples=samples)])
     assert sampling**2 <= variance + 1e-12
     assert variance <= unpaired**2 + 1e-12
+
+
+def test_significance_by_hand():
+    # 10.26 and 6.27 points by 3.2752 and 3.3788: 3.13 and 1.86 standard errors
+    assert significant(10.26, 3.2752)
+    assert not significant(6.27, 3.3788)
 
 
 def test_minimal_detectable_by_hand():

@@ -41,12 +41,17 @@ def difference_se(designs: Sequence[Design]) -> tuple[float, float]:
     Returns:
         (sampling, unpaired): problems alike in difficulty, so that only the sampling of answers is left; each problem
         always right or always wrong, and the models' problems independent. A comparison paired by problem may lie
-        below `unpaired` by any amount; below `sampling` only as far as problems are nearly certain for both.
+        below `unpaired` by any amount, and below `sampling` where the models' chances correlate above 1 - 1 / N.
     """
     spread = [(d.first * (1 - d.first) + d.second * (1 - d.second)) / d.problems for d in designs]
     k = len(designs)
     sampling = math.fsum(v / d.samples for v, d in zip(spread, designs, strict=True))
     return math.sqrt(sampling) / k, math.sqrt(math.fsum(spread)) / k
+
+
+def significant(difference: float, se: float) -> bool:
+    """Whether a two-sided test at `ALPHA` finds the difference, by the normal approximation."""
+    return abs(difference) > float(ndtri(1 - ALPHA / 2)) * se
 
 
 def minimal_detectable(se: float) -> float:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from scipy.special import stdtrit
-
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun, load_training_runs
 from stapo_repro.statistics import ALPHA
@@ -21,7 +19,7 @@ from stapo_results.statistics import Number, holm, over_seeds
 from studies import command
 from studies.noise.figure import Dose, dose_response, useful_words
 from studies.noise.request import NoiseClaim, NoiseClaims, label, load
-from studies.power import tost_p
+from studies.power import tost_interval, tost_p
 
 RECORDS = command.RECORDS / "noise"
 WITHOUT = command.RECORDS / "testbed" / "costly"
@@ -174,9 +172,8 @@ def _claims(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
     for claim, (n, p, verdict) in zip(c.claims, judged(c.claims, found, len(seeds)), strict=True):
         difference = f"STAPO minus {labels.method_label(claim.against)}"
         number = number_shown(n, 1, sign=True) if n.known else "not run"
-        if claim.within and n.known:  # two one-sided tests at 5 % ask whether this interval lies within the margin
-            half = n.se * float(stdtrit(len(n.seeds) - 1, 0.95))
-            number += f"; 90 %: {shown(n.mean - half)} to {shown(n.mean + half)}"
+        if claim.within and n.known:
+            number += "; 90 %: {} to {}".format(*map(shown, tost_interval(n)))
         rows.append([claim.claim, difference, number, "" if math.isnan(p) else p_shown(p), verdict])
     lines = ["## Claims", "", *grid(("Claim", "Difference", "Found", "p after Holm", "It"), rows, 2), ""]
     means = []

@@ -19,7 +19,7 @@ from stapo_results.store import read_json
 FILE = Path(__file__).with_name("claims.json")
 SIZE = "qwen2.5-coder-0.5b"
 WARM_UP = 2
-"""Steps of the size's configuration; the paper's trainings have 10."""
+"""Steps of these runs (results/records/real/whole, `lr_warmup_steps`); the paper's trainings have 10."""
 STEPS = 30
 """Steps of a training that a claim is of; `first` and `last` are five at its ends."""
 _STEPS = {"all": range(1, STEPS + 1), "first": range(1, 6), "last": range(STEPS - 4, STEPS + 1)}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args
 
 from stapo_repro import labels, paper
 from stapo_repro.scores import Difference
+from stapo_repro.statistics import significant
 from stapo_repro.table.build import Row, Section, Table
 from stapo_repro.text import escape, grid, p_shown, shown, signed, spans, written
 from stapo_results.schema import SETTINGS
@@ -201,8 +202,8 @@ def gains_grid(table: Table) -> Grid:
             for a, b in _pairs(line, labels.PAPER_BENCHMARKS)
         ]
         rows.append([f"*{labels.PAPER_SIZES[size]}, STAPO minus {labels.method_label(baseline)}*", *cells])
-    unpaired = sum(abs(g.points) > 1.96 * g.se_unpaired for g in averages)
-    sampling = sum(abs(g.points) > 1.96 * g.se_sampling for g in averages)
+    unpaired = sum(significant(g.points, g.se_unpaired) for g in averages)
+    sampling = sum(significant(g.points, g.se_sampling) for g in averages)
     notes = [
         "Printed values of the paper, in percentage points. Below: the minimal detectable difference (80 % power, "
         "two-sided 5 %) by the number of problems and samples: by sampling alone, and with the models' problems "
