@@ -120,6 +120,18 @@ def test_seconds_are_summed_over_attempts_and_each_resumption_is_listed(
     assert [(r.start, r.code_commit) for r in found.resumptions] == [("step 20", "commit1"), ("step 40", "commit2")]
 
 
+def test_a_resumption_elsewhere_says_what_was_other_there(tmp_path: Path) -> None:
+    first, there = record(packages={"torch": "2.11.0", "vllm": "0.24.0"}), {"cpu": "other", "cores": 2}
+    for new in (first, first, record(packages={"torch": "2.13.0+cpu", "ray": "2.60.0"}, hardware=there)):
+        with runs.opened(tmp_path, new) as run, run.working():
+            pass
+    found = on_disk(tmp_path)
+    assert (found.packages, found.hardware) == (first.packages, first.hardware)
+    assert [(r.packages, r.hardware) for r in found.resumptions] == [
+        ({}, {}), ({"torch": "2.13.0+cpu", "vllm": "", "ray": "2.60.0"}, there)
+    ]  # fmt: skip
+
+
 def test_a_killed_run_is_left_running_and_the_next_call_goes_on(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; sys.path.insert(0, 'tests'); import test_runs; from stapo_results import runs, store\n"

@@ -42,9 +42,8 @@ class OpenRun:
     """
 
     def __init__(self, path: Path, new: Run, previous: Run | None):
-        self.path, self.previous = path, previous
+        self.path, self.new, self.previous = path, new, previous
         self.record = previous or new
-        self._code = {"code_commit": new.code_commit, "code_dirty": new.code_dirty}
 
     @property
     def finished(self) -> bool:
@@ -77,7 +76,7 @@ class OpenRun:
         began = time.perf_counter()
         spent = (self.previous.wall_seconds or 0.0) if self.previous else 0.0
         store.sweep(self.path)
-        more = [Resumption(at=now(), start=start, **self._code)] if self.previous else []
+        more = [self._resumption(start)] if self.previous else []
         self.save(status="running", resumptions=[*self.record.resumptions, *more], **fields)
         status = "failed"
         try:
@@ -88,6 +87,21 @@ class OpenRun:
             raise KeyboardInterrupt(resume) from None
         finally:
             self.save(status=status, wall_seconds=round(spent + time.perf_counter() - began, 3))
+
+    def _resumption(self, start: str) -> Resumption:
+        new, packages = self.new, self.record.packages
+        return Resumption(
+            at=now(),
+            start=start,
+            code_commit=new.code_commit,
+            code_dirty=new.code_dirty,
+            packages={
+                name: new.packages.get(name, "")
+                for name in packages | new.packages
+                if packages.get(name) != new.packages.get(name)
+            },
+            hardware=new.hardware if new.hardware != self.record.hardware else {},
+        )
 
 
 @contextmanager

@@ -141,12 +141,18 @@ class Verdict(Record):
 
 
 class Resumption(Part):
-    """A run that went on after an interruption: when, from where, and with which code."""
+    """A run that went on after an interruption: when, from where, with which code and on what.
+
+    `packages` has those of another version than the run's, "" for one that is not there; `hardware` is empty where it
+    is the run's.
+    """
 
     at: str
     start: str
     code_commit: str
     code_dirty: str
+    packages: dict[str, str] = {}
+    hardware: dict[str, Any] = {}
 
 
 class ContextLimit(Part):
