@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines import Engine, Finished, Request, hf, make_engine
@@ -64,6 +64,11 @@ def test_a_long_response_does_not_keep_the_engine_silent(engine: HfEngine, monke
         at_once = [f for f in at_once if f not in piece]
     assert not at_once
     assert (0, True) in said  # nothing has ended, and it says what is under way
+    for request in requests[:3]:
+        engine.submit(request)
+    assert (engine.poll(), engine.under_way) == ([], 1)  # a limit holds between the prompts that it reads, too
+    while len(engine.sampler):
+        engine.poll()
 
 
 def test_the_chat_template_is_applied_and_both_end_tokens_stop(engine: HfEngine) -> None:
@@ -193,7 +198,9 @@ def test_responses_at_a_time_keep_within_half_of_what_the_weights_leave(folder: 
 def test_a_shortage_of_memory_in_a_step_names_fewer_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = HfEngine(find_model(str(folder)), threads=1, rows=24)
     engine.submit(Request("t1.0", "p", 0, 0, tuple(engine.encode("1")), D))
-    for said, cure in (("DefaultCPUAllocator: can't allocate memory", "--batch-rows 12"), ("broken", "folder")):
+    short = "DefaultCPUAllocator: can't allocate memory"
+    for rows, said, cure in ((24, short, "--batch-rows 12"), (8, short, "end what"), (24, "broken", "folder")):
+        engine.spec = replace(engine.spec, places=rows)
         monkeypatch.setattr(engine.sampler, "step", Mock(side_effect=RuntimeError(said)))
         with pytest.raises(RunFailed) as e:
             engine.poll()
@@ -270,6 +277,11 @@ def test_a_model_that_memory_has_no_room_for_is_refused(folder: Path, monkeypatc
             HfEngine(model, threads=1, dtype=dtype, rows=rows, max_model_len=100)
         assert ("--dtype bfloat16" in e.value.next_step) == (part == 1)
         assert ("--batch-rows" in e.value.next_step) == (rows > 8)
+        assert "--max-tokens" not in e.value.next_step  # 512 positions are the least
+    monkeypatch.setattr(hf, "usable_memory", lambda: (3 * weights, weights + 8 * KEYS_AND_VALUES))
+    with pytest.raises(BadInput, match="too little memory") as e:
+        hf._beside_weights(model, AutoConfig.from_pretrained(folder), torch.float32, 8, KEYS_AND_VALUES // 512, 513)
+    assert "--max-tokens" in e.value.next_step
     monkeypatch.setattr(hf, "usable_memory", lambda: (2 * weights, weights - 1))
     with pytest.raises(BadInput, match="too little memory") as e:
         HfEngine(model, threads=1, max_model_len=100)

@@ -689,6 +689,9 @@ def test_memory_of_the_half_billion_size_by_hand(method: str, gib: tuple, monkey
     assert (round(update.gib, 2), round(sampling.gib, 2)) == gib
     config.actor_rollout_ref.rollout.max_num_seqs = 57  # a step has a multiple of 8 rows
     assert estimate._of_cpu(config, shapes.shape_from(HALF_BILLION, ""), 24.0, 64)[1].gib == sampling.gib
+    config.actor_rollout_ref.rollout.max_num_seqs = 8  # the least
+    least = estimate._of_cpu(config, shapes.shape_from(HALF_BILLION, ""), 24.0, 64)[1]
+    assert ("max_num_seqs" in sampling.lower, "max_num_seqs" in least.lower) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,14 @@ def test_a_killed_replicas_work_is_done_by_the_others(folder: Path, capsys) -> N
         first, second = _replicas()
         assert (engine.name, engine.deterministic, engine.context) == ("hf", True, 512)
         finished: list[Finished] = []
+        told = []
         for number, piece in enumerate(engine.stream(_requests(engine), ())):
             finished += piece
+            told.append(engine.under_way)
             if number == 3:
                 first.kill()
         assert _texts(finished) == expected
+        assert (max(told) > 0, told[-1]) == (True, 0)
         assert len(engine.replicas) == len(engine.notes) == 1
         assert engine.notes[0] in capsys.readouterr().err
         # the last one as well: the run ends

@@ -388,22 +388,20 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Hashable, Generated | Exception]]:
-        """A token for every response that is being made, after waiting prompts have taken the free places.
+        """Read a waiting prompt and draw its first token where a place is free; else a token for every response.
 
         Returns:
             What ended; an error in place of the response of a prompt that the model cannot read.
         """
-        ended: list[tuple[Hashable, Generated | Exception]] = []
-        while self.waiting and len(self.working) < self.rows:
+        if self.waiting and len(self.working) < self.rows:
             key, prompt, seed, how, most = self.waiting.popleft()
             try:
                 self._begin(key, prompt, seed, how, most)
             except (RuntimeError, ValueError, IndexError) as e:
-                ended.append((key, e))
-            else:
-                ended += self._ended([len(self.working) - 1])
+                return [(key, e)]
+            return self._ended([len(self.working) - 1])
         if not self.working:
-            return ended
+            return []
         self._sort()
         padding = [0] * (rows_held(len(self.working)) - len(self.working))
         token_R = torch.tensor([r.tokens[-1] for r in self.working] + padding, device=self.device)
@@ -421,7 +419,7 @@ class Sampler:
                 row.position += 1
                 row.tokens.append(token)
                 row.logprobs.append(logprob)
-        return ended + self._ended(range(len(self.working)))
+        return self._ended(range(len(self.working)))
 
     @torch.inference_mode()
     def read(self, prompt: tuple[int, ...]) -> torch.Tensor:

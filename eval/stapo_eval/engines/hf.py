@@ -57,11 +57,12 @@ class HfEngine(Engine):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         positions = int(config.max_position_embeddings)
         context, held = min(positions, max_model_len or positions), rows_held(rows or 1)
-        kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize * positions_held(context)
+        position_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize
+        kv_bytes = position_bytes * positions_held(context)
         room = _KV_BYTES
         if device == "cpu":
             # without a limit no response is expected to fill all positions of a model
-            room = _beside_weights(model, whole, wanted, held, kv_bytes if max_model_len else 0) // 2
+            room = _beside_weights(model, whole, wanted, held, position_bytes, context if max_model_len else 0) // 2
             return_memory()  # of a layer's weights, when they are packed
         self.model = AutoModelForCausalLM.from_pretrained(
             model.folder, use_safetensors=True, trust_remote_code=False, dtype=wanted
@@ -92,8 +93,9 @@ class HfEngine(Engine):
                 ended = self.sampler.step()
             except (RuntimeError, MemoryError) as e:
                 short = "memory" in str(e).lower() or isinstance(e, MemoryError)
-                less = f"--batch-rows {max(1, self.spec.places // 2)}; what is finished is kept"
-                what, cure = "the model failed in a step", less if short else _NEXT
+                half, held = max(1, self.spec.places // 2), rows_held(self.spec.places)
+                less = f"--batch-rows {half}" if rows_held(half) < held else "end what else uses memory"
+                what, cure = "the model failed in a step", f"{less}; what is finished is kept" if short else _NEXT
                 raise RunFailed(what, found=message_of(e), next_step=cure) from e
             if time.monotonic() >= until:
                 break
@@ -119,9 +121,9 @@ class HfEngine(Engine):
         del self.model, self.sampler
 
 
-def _beside_weights(model: ModelFiles, config: Any, dtype: Any, rows: int, kv_bytes: int) -> int:
+def _beside_weights(model: ModelFiles, config: Any, dtype: Any, rows: int, position_bytes: int, context: int) -> int:
     """Bytes that are free beside a model's weights. Refuse one that leaves too few for the keys and values of so many
-    rows: the kernel would end the process without a word."""
+    rows of so many positions: the kernel would end the process without a word."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -136,13 +138,13 @@ def _beside_weights(model: ModelFiles, config: Any, dtype: Any, rows: int, kv_by
         if head is not None and head.weight is empty.get_input_embeddings().weight:
             numbers += head.weight.numel()  # it is packed beside the table
         weights = numbers * dtype.itemsize
-    least = rows * kv_bytes
+    least = rows * position_bytes * positions_held(context)
     if weights + least > free:
         of = [f"{n / 2**30:.1f} GiB of {name}" for n, name in ((weights, "weights"), (least, "keys and values")) if n]
         cures = ["a smaller model", "--dtype bfloat16"] if dtype.itemsize > 2 else ["a smaller model"]
         if weights <= free:
-            cures = ["a lower --max-tokens (a judge: --judge-max-model-len)", *cures]
-            cures += ["a lower --batch-rows"] if rows > rows_held(1) else []
+            shorter = ["a lower --max-tokens (a judge: --judge-max-model-len)"] if context > positions_held(1) else []
+            cures = [*shorter, *cures, *(["a lower --batch-rows"] if rows > rows_held(1) else [])]
         raise BadInput(
             "too little memory for the model",
             found=f"{' and '.join(of)} in {str(dtype).removeprefix('torch.')}",

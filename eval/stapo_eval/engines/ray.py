@@ -36,12 +36,12 @@ class Replica:
             raise _explained(e) from e
         return self.engine.spec
 
-    def work(self, fresh: list[Request]) -> list[Finished]:
-        """Accept `fresh`, and work as the engine's `poll` does."""
+    def work(self, fresh: list[Request]) -> tuple[list[Finished], int]:
+        """Accept `fresh`, and work as the engine's `poll` does; returns its `under_way`, too."""
         try:
             for request in fresh:
                 self.engine.submit(request)
-            return self.engine.poll()
+            return self.engine.poll(), self.engine.under_way
         except Exception as e:
             raise _explained(e) from e
 
@@ -95,13 +95,14 @@ class RayEngine(Engine):
             specs: list[EngineSpec] = ray.get([r.load.remote(local, model, how) for r in self.replicas.values()])
         except ray.exceptions.RayError as e:
             raise _cause(e) from None
-        # the places of each are those that its machine has memory for
+        # machines differ in memory; replicas of one machine look at the same free memory
         if len({replace(spec, places=1) for spec in specs}) > 1:
             raise BadInput("the replicas differ", found="; ".join(map(str, specs)))
         self.places = {i: spec.places for i, spec in enumerate(specs)}
         self.loaded(replace(specs[0], places=sum(self.places.values())))
         self.held: dict[int, dict[Key, Request]] = {i: {} for i in self.replicas}  # what each has to answer
         self.fresh: defaultdict[int, list[Request]] = defaultdict(list)  # of that, what was not sent yet
+        self.making: dict[int, int] = {}  # tokens of each that are under way
         self.calls: dict[Any, int] = {}  # Ray's reference to the work in progress -> its replica
 
     def submit(self, request: Request) -> None:
@@ -125,12 +126,14 @@ class RayEngine(Engine):
             (call,), _ = ray.wait(list(self.calls), num_returns=1)
             i = self.calls.pop(call)
             try:
-                finished: list[Finished] = ray.get(call)
+                finished: list[Finished]
+                finished, self.making[i] = ray.get(call)
             except ray.exceptions.RayError as e:  # its engine died, or its process
                 ray.kill(self.replicas.pop(i))
                 if not self.replicas:
                     raise RunFailed("every replica was lost", found=message_of(e)) from None
                 lost, cause = self.held.pop(i), _cause(e)
+                self.making.pop(i, None)
                 self.notes.append(f"replica {i} was lost; the others did its work")
                 print(f"{self.notes[-1]}: {len(lost)} requests\n{cause}", file=sys.stderr, flush=True)
                 self.spec = replace(self.spec, places=sum(self.places[i] for i in self.held))
@@ -139,6 +142,7 @@ class RayEngine(Engine):
                 continue
             for f in finished:
                 del self.held[i][f.request.key]
+            self.under_way = sum(self.making.values())
             return finished
 
     def close(self) -> None:

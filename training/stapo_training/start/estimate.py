@@ -168,10 +168,14 @@ def _of_cpu(config: Any, s: Shape, limit: float, validation: int) -> list[Need]:
         less.append("actor_rollout_ref.model.enable_gradient_checkpointing=true")
     if w == MASTER:
         less.append("run.cpu_dtype=bfloat16")
-    others = "end what else uses memory"
+    others, fewer = "end what else uses memory", list[str]()
+    if places > rows_held(1):
+        fewer.append("a lower actor_rollout_ref.rollout.max_num_seqs")
+    if longest > positions_held(1):
+        fewer.append("a lower data.max_response_length")
     return [
         Need("update", resident + update, limit, ", or ".join([*less, others])),
-        Need("sampling", resident + sampling, limit, f"a lower actor_rollout_ref.rollout.max_num_seqs, or {others}"),
+        Need("sampling", resident + sampling, limit, ", or ".join([*fewer, others])),
     ]
 
 
