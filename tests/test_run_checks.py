@@ -66,31 +66,30 @@ def test_the_time_left_follows_what_ended_what_is_late_and_what_runs_say() -> No
     of = {"train/A": (), "eval/B": ("train/A",), "tables": ("eval/B",)}
     a, b, tables = (Stage(name, (), Path(name), (), needs) for name, needs in of.items())
     expected = {a.name: 10.0, b.name: 20.0}
-    for left, to_do, whole, spent in (
-        (26.0, (a, b, tables), {}, {a.name: 4.0}),
-        (40.0, (a, b, tables), {}, {a.name: 20.0}),  # it is late: pace 2
-        (25.0, (b, tables), {a.name: 15.0}, {b.name: 5.0}),  # pace 1.5
-        (5.0, (b, tables), {a.name: 1.0}, {b.name: 5.0}),  # pace a tenth, of which the least counts: a half
-        (86.0, (a, b, tables), {a.name: 30.0}, {a.name: 4.0}),  # by its own progress: pace 3
-        (0.0, (tables,), {a.name: 30.0, b.name: 9.0}, {}),
+    for left, to_do, took, spent, told in (
+        (26.0, (a, b, tables), {}, {a.name: 4.0}, {}),
+        (40.0, (a, b, tables), {}, {a.name: 20.0}, {}),  # it is late: pace 2
+        (25.0, (b, tables), {a.name: 15.0}, {b.name: 5.0}, {}),  # pace 1.5
+        (5.0, (b, tables), {a.name: 1.0}, {b.name: 5.0}, {}),  # pace a tenth, of which the least counts: a half
+        (86.0, (a, b, tables), {a.name: 30.0}, {a.name: 4.0}, {a.name: 26.0}),  # by its own progress: pace 3
+        (0.5, (b, tables), {a.name: 30.0}, {b.name: 9.5}, {b.name: 0.5}),  # what it says is nearer than the pace
+        (22.0, (a, b, tables), {}, {a.name: 1.0}, {a.name: 2.0}),  # it was resumed: no pace
+        (0.0, (tables,), {a.name: 30.0, b.name: 9.0}, {}, {}),
     ):
-        assert stages.time_left(to_do, expected, whole, spent, 1) == left
-    assert stages.time_left((a, b), {a.name: 10.0}, {}, {a.name: 4.0}, 1) is None  # how long B takes is not known
+        assert stages.time_left(to_do, expected, took, spent, told, 1) == left
+    assert stages.time_left((a, b), {a.name: 10.0}, {}, {a.name: 4.0}, {}, 1) is None  # how long B takes is not known
+    assert stages.time_left((a,), {}, {}, {a.name: 4.0}, {a.name: 3.0}, 1) == 3.0
 
 
-def test_a_stage_says_what_it_takes_in_all_by_its_own_progress(tmp_path, monkeypatch) -> None:
-    now = [0.0]
-    work = stages.Work.__new__(stages.Work)
-    work.report, work.first = tmp_path / "progress.json", ("", 0, 0.0)
-    monkeypatch.setattr(stages.Work, "seconds", property(lambda self: now[0]))
-    monkeypatch.setenv(terminal.PROGRESS, str(work.report))
-    said = [work.forecast()]
-    for seconds, stage, done in ((20, "train", 1), (29, "train", 2), (50, "train", 4), (90, "train", 20), (91, "x", 9)):
-        now[0] = seconds
-        terminal.report_progress(stage, done, 20)
-        said.append(work.forecast())
-    # one step is less than a tenth; three took 30 s, and 16 are left; all are done; another stage
-    assert said == [None, None, None, 210.0, None, None]
+def test_a_stage_says_what_is_left_by_its_own_progress(tmp_path, monkeypatch) -> None:
+    progress = stages.Progress(tmp_path / "progress.json")
+    monkeypatch.setenv(terminal.PROGRESS, str(progress.report))
+    said = [progress.left(0)]
+    for seconds, part, done in ((20, "train", 1), (29, "train", 2), (50, "train", 4), (90, "train", 20), (91, "x", 9)):
+        terminal.report_progress(part, done, 20)
+        said.append(progress.left(seconds))
+    # one step is less than a tenth; three took 30 s, and 16 are left; all are done; another part
+    assert said == [None, None, None, 160.0, 0.0, None]
 
 
 def test_the_judges_prompt_is_asked_of_the_evaluation(tmp_path, monkeypatch) -> None:

@@ -184,8 +184,9 @@ def pace(expected: Mapping[str, float], took: Mapping[str, float]) -> float:
 def time_left(
     stages: Sequence[Stage],
     expected: Mapping[str, float],
-    whole: Mapping[str, float],
+    took: Mapping[str, float],
     spent: Mapping[str, float],
+    told: Mapping[str, float],
     jobs: int,
 ) -> float | None:
     """Seconds until these stages have ended, where the machine keeps its pace; None where a long one's time is
@@ -194,17 +195,16 @@ def time_left(
     Args:
         stages: those that have not ended.
         expected: of stages, by records of other machines or by formula.
-        whole: of stages that ended what they took, of those that run what they will take by their own progress.
+        took: what stages took, of which the pace is made; of those that run for the first time what they will take.
         spent: so far, of those that run; one that is late counts in the pace.
+        told: what is left of those that run, by their own progress.
     """
     late = {name: seconds for name, seconds in spent.items() if seconds > expected.get(name, math.inf)}
-    here, to_do = pace(expected, {**late, **whole}), dict[str, float]()
+    here, to_do = pace(expected, {**late, **took}), dict(told)
     for s in stages:
-        if s.kind in _LONG and s.name not in expected and s.name not in whole:
+        if s.kind in _LONG and s.name not in expected and s.name not in told:
             return None
-        # a stage's own progress may be that of its first part
-        takes = max(whole.get(s.name, 0.0), here * expected.get(s.name, 0.0))
-        to_do[s.name] = max(0.0, takes - spent.get(s.name, 0.0))
+        to_do.setdefault(s.name, max(0.0, here * expected.get(s.name, 0.0) - spent.get(s.name, 0.0)))
     return side_by_side(stages, to_do, jobs)
 
 
@@ -213,6 +213,27 @@ def _sorter(stages: Sequence[Stage]) -> TopologicalSorter[str]:
     sorter = TopologicalSorter({s.name: [n for n in s.needs if n in names] for s in stages})
     sorter.prepare()
     return sorter
+
+
+class Progress:
+    """How much a running stage has left, by what it says in the file `report`."""
+
+    def __init__(self, report: Path):
+        self.report = report
+        self.part, self.first, self.then = "", 0, 0.0  # what it works on; how much was done when it said so first
+
+    def left(self, now: float) -> float | None:
+        """Seconds of the part that it works on, `now` seconds after its start; None before a tenth is done since the
+        first word of it: the first responses to end are the short ones."""
+        told = terminal.read_progress(self.report)
+        if told is None or told["stage"] != self.part:
+            if told:
+                self.part, self.first, self.then = told["stage"], told["done"], now
+            return None
+        done, to_do = told["done"] - self.first, told["total"] - told["done"]
+        if not to_do:
+            return 0.0
+        return (now - self.then) * to_do / done if 10 * done >= told["total"] else None
 
 
 class Work:
@@ -225,13 +246,13 @@ class Work:
 
     def __init__(self, stage: Stage, state: StageState, title: str, out: Path, mark: str, cards: Sequence[str]):
         logs = out / "logs" / stage.name.replace("/", "-")
-        self.log, self.report = logs.with_name(f"{logs.name}.log"), logs.with_name(f"{logs.name}.progress.json")
-        self.report.unlink(missing_ok=True)
+        self.log, report = logs.with_name(f"{logs.name}.log"), logs.with_name(f"{logs.name}.progress.json")
+        report.unlink(missing_ok=True)
         self.stage, self.state, self.title, self.cards = stage, state, title, cards
         self.started, self.peak, self.family = time.monotonic(), state.peak_mib, processes.Family(mark)
-        self.first: tuple[str, int, float] = ("", 0, 0.0)  # of the progress told now: its stage, and done at seconds
+        self.progress = Progress(report)
         given = {"CUDA_VISIBLE_DEVICES": ",".join(cards)} if cards else {}
-        environment = {**CHILD_ENVIRONMENT, **stage.environment, **given, terminal.PROGRESS: str(self.report.resolve())}
+        environment = {**CHILD_ENVIRONMENT, **stage.environment, **given, terminal.PROGRESS: str(report.resolve())}
         self.child = processes.start(stage.command, self.log, mark, environment)
 
     @property
@@ -239,20 +260,9 @@ class Work:
         return time.monotonic() - self.started
 
     def line(self) -> str:
-        told = terminal.read_progress(self.report)
+        told = terminal.read_progress(self.progress.report)
         done = f", {told['stage']} {told['done']}/{told['total']}" if told else ""
         return f"{self.title}, {duration(self.seconds)}{done}"
-
-    def forecast(self) -> float | None:
-        """Seconds that this attempt takes in all, by its progress since the first one told; None before a tenth is done
-        since: the first responses to end are the short ones."""
-        told, now = terminal.read_progress(self.report), self.seconds
-        if told is None or told["stage"] != self.first[0]:
-            self.first = (told["stage"], told["done"], now) if told else self.first
-            return None
-        _, first, then = self.first
-        done, left = told["done"] - first, told["total"] - told["done"]
-        return now + (now - then) * left / done if left and 10 * done >= told["total"] else None
 
     def running(self) -> bool:
         self.peak = max(self.peak, self.family.resident() >> 20)
@@ -339,9 +349,11 @@ class StageRunner:
         spent = {w.stage.name: w.seconds for w in working}
         # what is on record of a stage that was resumed may lack an attempt
         ended = {s.name: self.states[s.name].seconds for s in done if self.states[s.name].attempts == 1}
-        told = {w.stage.name: seconds for w in working if (seconds := w.forecast()) and w.state.attempts == 1}
-        to_do = [s for s in stages if s not in done]
-        left = time_left(to_do, self.expected, {**ended, **told}, spent, self.jobs)
+        told = {w.stage.name: t for w in working if (t := w.progress.left(spent[w.stage.name])) is not None}
+        # a part that is done says nothing of the whole
+        first = {w.stage.name: t for w in working if w.state.attempts == 1 and (t := told.get(w.stage.name))}
+        took = {**ended, **{name: spent[name] + t for name, t in first.items()}}
+        left = time_left([s for s in stages if s not in done], self.expected, took, spent, told, self.jobs)
 
         def lines() -> str:
             more = f"about {duration(left)} left" if left else ""
