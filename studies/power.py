@@ -57,8 +57,8 @@ def runs_for_equivalence(margin: float, sd: float, alpha: float = ALPHA) -> int 
 
 
 def tost_interval(found: Number) -> tuple[float, float]:
-    """The 90 % t interval, which two one-sided tests at `ALPHA` set against the margin."""
-    half = found.se * float(stdtrit(found.df, 1 - ALPHA))
+    """The 1 - 2 `ALPHA` t interval, which two one-sided tests set against the margin; NaN without a standard error."""
+    half = found.se * float(stdtrit(found.df, 1 - ALPHA)) if found.se else 0.0
     return found.mean - half, found.mean + half
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stapo_repro.statistics import Design, difference_se, minimal_detectable, rank_correlation, significant
 from stapo_results.statistics import over_seeds
-from studies.power import detectable, runs_for_equivalence, runs_needed, t_power, tost_p
+from studies.power import detectable, runs_for_equivalence, runs_needed, t_power, tost_interval, tost_p
 
 
 def test_bounds_of_an_average_by_hand():
@@ -71,6 +71,8 @@ def test_equivalence_by_hand():
     assert tost_p(over_seeds([-3.0, -2.0, -1.0]), 5.0) == pytest.approx(0.0175494, abs=1e-7)
     # the 90 % interval 2 +- 2.919986 / sqrt 3 = 0.314 to 3.686: equivalent from a margin of 3.686 on
     assert tost_p(found, 3.686) < 0.05 < tost_p(found, 3.685)
+    assert tost_interval(found) == pytest.approx((0.314, 3.686), abs=5e-4)
+    assert tost_interval(over_seeds([2.0, 2.0])) == (2.0, 2.0)
     assert [tost_p(over_seeds([2.0, 2.0]), m) for m in (2.5, 1.5)] == [0.0, 1.0]
     assert math.isnan(tost_p(over_seeds([2.0]), 5.0))
 

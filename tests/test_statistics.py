@@ -269,6 +269,8 @@ def test_drawn_signs_are_the_bits_of_the_stream():
 def test_over_seeds_by_hand():
     # .1 .2 .6: mean .3, squares .14, variance of the mean .14 / 6; t(.975, 2) = 4.3026527
     c = over_seeds([0.1, 0.2, 0.6])
+    assert [(n.low, n.high) for n in (c.within(0, 1), c.within(-1, 0.9))] == [(0.0, c.high), (c.low, 0.9)]
+    assert not over_seeds([0.5]).within(0, 1).has_interval
     assert c.se == pytest.approx(0.15275252)
     assert (c.low, c.high) == (pytest.approx(0.3 - 0.6572410, abs=1e-6), pytest.approx(0.3 + 0.6572410, abs=1e-6))
     # seeds 0 and 2: mean 1, SE 1, one degree of freedom: P(|t| > 1) = 1/2

@@ -171,6 +171,12 @@ class Number:
             return 1.0 if self.mean == 0 else 0.0
         return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
 
+    def within(self, least: float, most: float) -> Number:
+        """With an interval that ends where the quantity does."""
+        if not self.has_interval:
+            return self
+        return replace(self, low=max(least, self.low), high=min(most, self.high))
+
     def times(self, factor: float) -> Number:
         """In another unit: mean, interval, standard errors and seeds."""
         names = ("mean", "low", "high", "se", "se_problems", "se_seeds", "se_sampling", "bootstrap_low",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -75,8 +74,7 @@ def mean(found: Values, arm: str, measure: str) -> Number:
     """Over the seeds of an arm, its interval within what the measure can be; no number without a seed."""
     by_seed = found[arm][measure]
     number = over_seeds([*by_seed.values()]) if by_seed else Number()
-    most = 100.0 if measure in _SERIES else math.inf
-    return replace(number, low=max(0.0, number.low), high=min(most, number.high)) if by_seed else number
+    return number.within(0.0, 100.0 if measure in _SERIES else math.inf)
 
 
 def minus(found: Values, first: str, second: str, measure: str) -> Number:
@@ -172,8 +170,8 @@ def _claims(c: NoiseClaims, runs: Sequence[TrainingRun]) -> list[str]:
     for claim, (n, p, verdict) in zip(c.claims, judged(c.claims, found, len(seeds)), strict=True):
         difference = f"STAPO minus {labels.method_label(claim.against)}"
         number = number_shown(n, 1, sign=True) if n.known else "not run"
-        if claim.within and n.known:
-            number += "; 90 %: {} to {}".format(*map(shown, tost_interval(n)))
+        if claim.within and n.has_interval:
+            number += "; {:.0f} %: {} to {}".format(100 * (1 - 2 * ALPHA), *map(shown, tost_interval(n)))
         rows.append([claim.claim, difference, number, "" if math.isnan(p) else p_shown(p), verdict])
     lines = ["## Claims", "", *grid(("Claim", "Difference", "Found", "p after Holm", "It"), rows, 2), ""]
     means = []

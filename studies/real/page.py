@@ -153,8 +153,10 @@ def _after_warm_up(runs: Sequence[TrainingRun]) -> list[str]:
     """What masks over rare tokens silence once the learning rate is whole: the paper's Figure 6 speaks of that."""
     ends, texts = (claims.WARM_UP, curves.WARM_UP), []
     for r in (r for r in runs if r.method in RARE_TOKEN_MASKS):
-        if shares := [small_percent(share[0] / 100) for step in ends if (share := curves.share_after([r], step))]:
-            texts.append(f"{method_label(r.method)}, seed {r.seed}, {' and '.join(shares)}")
+        shares = [curves.share_after([r], step) for step in ends]
+        if any(shares):
+            both = " and ".join(small_percent(share[0] / 100) if share else "not run" for share in shares)
+            texts.append(f"{method_label(r.method)}, seed {r.seed}, {both}")
     said = f"Silenced, in the mean of the steps, after step {ends[0]}, where the warm-up of these runs ends, and after "
     said += f"step {ends[1]}, where the paper's does: "
     return [f"{said}{'; '.join(texts)}.", ""] if texts else []

@@ -175,3 +175,11 @@ def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
 def load() -> Claims:
     """The study's claims. Raises: RecordError: the file does not validate."""
     return read_json(Path(__file__).with_name("claims.json"), Claims)
+
+
+def lost_over_all(judged: Sequence[Judged]) -> list[tuple[str, float]]:
+    """(number, p by Holm over all claims) of claims that lose their verdict where there are no families. As in a
+    family, what is not run counts as a test."""
+    over_all = holm([1.0 if j.p is None else j.p for j in judged])
+    pairs = zip(judged, over_all, strict=True)
+    return [(j.claim.number, p) for j, p in pairs if j.p_holm is not None and j.p_holm < ALPHA <= p]

@@ -258,7 +258,7 @@ def quantity(
     p = p_value(replace(c, mean=c.mean - reference / factor))
     least = 0.0 if single and not measure.startswith("reward") and not measure.endswith("growth") else -math.inf
     most = 1.0 if single and MEASURES[measure][1] == "points" else math.inf
-    number = replace(c, low=max(c.low, least), high=min(c.high, most)).times(factor)
+    number = c.within(least, most).times(factor)
     return Quantity("incomplete" if missing else "run", number, round(p, 8), seeds, missing)
 
 

@@ -11,14 +11,12 @@ from typing import Any, get_args
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, inputs_hash, load_cells, load_training_runs
-from stapo_repro.statistics import ALPHA
 from stapo_repro.table.build import provenance, scoring
 from stapo_repro.text import escape, grid, p_shown, shown, signed, written
-from stapo_results.statistics import holm
 from stapo_results.store import to_line
 from studies import masks
 from studies.testbed import counts
-from studies.testbed.claims import Claim, Claims, Verdict, judge, judging
+from studies.testbed.claims import Claim, Claims, Verdict, judge, judging, lost_over_all
 from studies.testbed.evidence import MASKED, MEASURES, Evidence, Quantity, gather, quantity, run_values
 from studies.testbed.plan import (
     COSTLY,
@@ -212,11 +210,10 @@ def _long_table(t: Testbed) -> list[str]:
 
 
 def _over_all_claims(t: Testbed) -> str:
-    """Whose verdict would be another one under a single correction over all claims."""
-    run = [(j.claim.number, j.p, j.p_holm) for j in t.claims if j.p is not None and j.p_holm is not None]
-    over_all = holm([p for _, p, _ in run])
-    lost = [f"{name} (p {p_shown(p)})" for (name, _, of), p in zip(run, over_all, strict=True) if of < ALPHA <= p]
-    return f"Over all {len(run)} claims of today, without families, these do not hold: {', '.join(lost) or 'none'}."
+    lost = [f"{name} (p {p_shown(p)})" for name, p in lost_over_all(t.claims)]
+    return f"A correction over all {len(t.claims)} claims of today, without families, takes the verdict of these: " + (
+        f"{', '.join(lost) or 'none'}."
+    )
 
 
 def _claims_table(t: Testbed) -> list[str]:

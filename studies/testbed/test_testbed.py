@@ -7,7 +7,8 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 import synthetic_records as synthetic
@@ -123,6 +124,15 @@ SAME = {"kind": "equivalence", "direction": "within"}
 ])  # fmt: skip
 def test_verdicts_of_differences_and_equivalences(stapo, justrl, changed, verdict):
     assert claims.verdict_of(claim(**changed), trained({"stapo": stapo, "justrl": justrl}))[1] == verdict
+
+
+def test_a_correction_over_all_claims_counts_those_that_are_not_run():
+    # .01 x 3 and .03 x 2: the second had its verdict in a family of its own
+    judged: list[Any] = [
+        SimpleNamespace(claim=SimpleNamespace(number=number), p=p, p_holm=p)
+        for number, p in (("1a", 0.03), ("1b", 0.01), ("2", None))
+    ]
+    assert claims.lost_over_all(judged) == [("1a", pytest.approx(0.06))]
 
 
 def test_the_optimum_looks_at_both_ends():

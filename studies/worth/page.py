@@ -148,7 +148,8 @@ def at_equal_value(tokens: Sequence[TokenWorth], first: str, second: str) -> Num
     reached = [j for j in range(half + 1) if sums.of[f"{j}"][0] > 0]
     ratio_JB = [[sums.ratio(f"{name} worth {j}", f"{name} {j}") for j in reached] for name in (first, second)]
     weight_JB = np.array([sums.of[f"{j}"] for j in reached])
-    mean_B = (weight_JB * (np.array(ratio_JB[0]) - np.array(ratio_JB[1]))).sum(0) / weight_JB.sum(0)
+    gap_JB = np.array(ratio_JB[0]) - np.array(ratio_JB[1])
+    mean_B = np.where(weight_JB > 0, weight_JB * gap_JB, 0.0).sum(0) / weight_JB.sum(0)  # a draw may miss a stratum
     return interval(mean_B, min(sums.clusters[f"{name} {j}"] for name in (first, second) for j in reached))
 
 

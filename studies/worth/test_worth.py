@@ -75,6 +75,18 @@ def test_worth_at_equal_value_by_hand() -> None:
     assert page.at_equal_value(tokens, "silenced", "kept").mean == pytest.approx(0.5)
 
 
+def test_a_draw_without_a_stratum_counts_at_equal_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    values: list[np.ndarray] = []
+    monkeypatch.setattr(page, "interval", lambda drawn, clusters: values.append(drawn))
+    tokens = [  # stratum 1 has two problems of ten
+        token(kind, f"p{i}", (gained, 2 * (i < 2)), of=2)
+        for i in range(10)
+        for kind, gained in (("silenced", 1), ("kept", 2))
+    ]
+    page.at_equal_value(tokens, "silenced", "kept")
+    assert np.isfinite(values[0]).all()
+
+
 def test_silenced_tokens_of_lower_probability_are_a_group() -> None:
     tokens = [token(probability=0.00009), token(probability=0.0001), token("kept", probability=0.00009)]
     found = page.groups(tokens)
