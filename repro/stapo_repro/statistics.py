@@ -40,8 +40,9 @@ def difference_se(designs: Sequence[Design]) -> tuple[float, float]:
 
     Returns:
         (sampling, unpaired): problems alike in difficulty, so that only the sampling of answers is left; each problem
-        always right or always wrong, and the models' problems independent. A comparison paired by problem may lie
-        below `unpaired` by any amount, and below `sampling` where the models' chances correlate above 1 - 1 / N.
+        always right or always wrong, and the models' problems independent. A comparison paired by problem lies below
+        `sampling` where twice the covariance of the models' chances is above 1 - 1 / N of the sum of their variances,
+        and above `unpaired` only where the models are right on opposite problems.
     """
     spread = [(d.first * (1 - d.first) + d.second * (1 - d.second)) / d.problems for d in designs]
     k = len(designs)
