@@ -201,8 +201,9 @@ class Cut(Part):
 class Run(Record):
     """One command that was run: what, with what, on what.
 
-    `wall_seconds` is the sum over all attempts but those that were killed, as are an evaluation's `generating_seconds`
-    and, of these, `engine_seconds`, in which its engine worked. `judging_seconds`: in which its judges did.
+    `wall_seconds` is the sum over all attempts but those that were killed, as are an evaluation's `judging_seconds`.
+    Its `generating_seconds` and, of these, `engine_seconds`, in which its engine worked, count killed attempts to half
+    a minute.
     `options_refused` names options of a request (seed, top_k, ...) that its endpoint did not take, so that the
     endpoint's own defaults counted. `notes` are for people; nothing decides by them. `cut` says what a committed record
     leaves out. A `synthetic` run was made up for a test.
