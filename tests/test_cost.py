@@ -99,10 +99,11 @@ def test_the_passes_of_a_method_on_64_cards(method: str, own_pass: float, refere
 
 def test_an_evaluation_by_hand() -> None:
     """1.7B on 8 H100 at one setting. Samples: 30 x 32 of AIME24, AIME25 and AMC23's 40 x 32; 500, 272 and 674 x 4."""
-    found, count = cost.evaluation("stapo", "qwen3-1.7b", EIGHT, 1), 32 * 100 + 4 * 1446
+    found, alone = (cost.evaluation("stapo", "qwen3-1.7b", EIGHT, 1, judged=judged) for judged in (True, False))
+    count = 32 * 100 + 4 * 1446
     sampling = Step(cost.shape_of("qwen3-1.7b"), count, lengths_of(20_480)).sampling(CARDS["H100"], 8)
     judge = 2 * 3_085_938_688 * count * 4096 / (989e12 * 0.5)
-    assert found.hours == pytest.approx((sampling + judge) / 3600)
+    assert (found.hours, alone.hours) == pytest.approx(((sampling + judge) / 3600, sampling / 3600))
     assert found.disk == pytest.approx(count * 2560 * 5 / 2**30)
 
 

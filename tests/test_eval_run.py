@@ -256,6 +256,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ({"step": "last"}, ["--step"]),
         ({"engine": "openai", "judge_scope": "all", "judge_mode": "justrl-exact"}, ["--url", "--judge-scope"]),
         ({"url": ("http://127.0.0.1:1/v1",)}, ["--url"]),
+        ({"judge": "none", "judge_url": ("http://127.0.0.1:1/v1",)}, ["--judge-url", "--judge opencompass"]),
         ({"tensor_parallel": 2}, ["--tensor-parallel"]),
         ({"vllm": ("max_num_seqs=8",)}, ["--vllm"]),
         ({"engine": "vllm", "vllm": ("trust_remote_code=true",)}, ["trust_remote_code"]),

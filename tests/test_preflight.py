@@ -214,6 +214,12 @@ def test_a_known_model_that_is_not_here_is_planned_by_its_sizes(tiny_base: Path,
     assert found.shape.vocab == 151_936
 
 
+def test_data_that_the_size_does_not_read_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"does not read run\.data"):  # a forgotten size= is the miniature's
+        inputs.check_base(compose(["method=stapo", "hardware=8gpu", "run.data=data", "run.out=out"]))
+    inputs.check_base(compose(GPUS))
+
+
 def test_two_files_that_both_count_from_0(tiny_base: Path, tmp_path: Path) -> None:
     file = tiny_base / "data" / "train.parquet"
     shutil.copy(file, tmp_path / "again.parquet")

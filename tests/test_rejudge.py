@@ -222,7 +222,7 @@ def test_a_judge_that_answers_in_another_form_scores_nothing_and_another_goes_on
         m.setattr(verdicts, "make_engine", None)  # what is on record is enough
         with pytest.raises(RunFailed, match="no known form"):
             _again(world, folder, odd)
-    _again(world, folder, {"judge": "none"})
+    judge_again(folder, Judging(judge="none"))
     assert _record(folder).status == "done"
     for name in ("verdicts.jsonl", "summary.json", *(f"cells/{p.name}" for p in (unjudged / "cells").iterdir())):
         assert (folder / name).read_bytes() == (unjudged / name).read_bytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, JudgePrompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model, weights_of
-from stapo_eval.options import IDENTITY, MEMORY, RECORDED, RunOptions, listed, recorded
+from stapo_eval.options import IDENTITY, MEMORY, RECORDED, Judging, RunOptions, listed, recorded
 from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
 from stapo_results.checks import Checks
@@ -102,12 +102,14 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     checks.attempt("engine", check_options, options.engine, options)
     checks.attempt("template", lambda: options.chat)
     checks.attempt("judge", check_judge, options.judge_scope, options.judge_mode)
+    judged = options.judge not in ("", "none")
+    if not judged:
+        checks.attempt("judge's options", _check_unjudged, options)
     checks.attempt("step", _step, options.step or "base")
     if options.out:
         checks.attempt("out", runs.check_folder, options.out, "--out")
     settings = checks.attempt("settings", parse_settings, options.settings, options.max_tokens)
     benchmarks = _benchmarks(options, checks)
-    judged = options.judge not in ("", "none")
     for name, given in (("model", options.model), ("judge's model", options.judge if judged else "")):
         if given and Path(given).is_dir() and not known:
             checks.attempt(name, weights_of, Path(given))
@@ -266,6 +268,18 @@ def _dtype(options: RunOptions, model: ModelFiles, out: Path) -> str:
         return began
     fast = provenance.fast_bf16() and not provenance.nvidia_smi("name")
     return "bfloat16" if fast and not _is_small(model) else "auto"
+
+
+def _check_unjudged(options: RunOptions) -> None:
+    """Raises BadInput for an option of the judge: who gives one does not expect the rule's scores."""
+    given = [f.name for f in fields(Judging) if f.name != "judge" and getattr(options, f.name) != f.default]
+    if given:
+        raise BadInput(
+            "options of a judge without a judge",
+            found=", ".join(f"--{name.replace('_', '-')}" for name in given),
+            expected="--judge MODEL with them",
+            next_step="--judge opencompass/CompassVerifier-3B, or leave them out",
+        )
 
 
 def find_judge(options: RunOptions) -> tuple[ModelFiles, JudgePrompt]:

@@ -153,9 +153,8 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     return Cost(seconds * steps / 3600, machine.gpus, disk, basis)
 
 
-def evaluation(method: str, size: str, machine: Machine, settings: int) -> Cost:
-    """The evaluation of a model at the paper's benchmarks and so many settings, with the judge; a base model is
-    fetched for it."""
+def evaluation(method: str, size: str, machine: Machine, settings: int, *, judged: bool) -> Cost:
+    """The evaluation of a model at the paper's benchmarks and so many settings; a base model is fetched for it."""
     judge, card = budget()["judge"], CARDS[machine.card]
     benchmarks = [registry()[name] for name in labels.PAPER_BENCHMARKS]
     count = sum(b.rows * b.samples for b in benchmarks) * settings
@@ -166,8 +165,7 @@ def evaluation(method: str, size: str, machine: Machine, settings: int) -> Cost:
     samples = Step(shape, count, lengths, tensor_parallel=machine.tensor_parallel(size))
     generating = samples.sampling(card, machine.gpus)
     asked = 2 * judge["parameters"] * count * judge["question_tokens"]
-    judging = asked / (card.tflops * 1e12 * throughput.EFFICIENCY)
-    basis = (
-        f"formula for {machine.card}, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
-    )
+    judging = asked / (card.tflops * 1e12 * throughput.EFFICIENCY) if judged else 0.0
+    basis = f"formula for {machine.card}, {count:,} samples: generation {generating:.0f} s"
+    basis += f" + judge at most {judging:.0f} s" if judged else ""
     return Cost((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")

@@ -177,7 +177,8 @@ class FromHub(Origin):
         for m in r.trained:
             found[f"train/{m.name}"] = cost.training(m.method, m.size, machine, r.steps, r.keep_checkpoints)
         for m in () if r.quick else r.models:
-            found[f"eval/{m.name}"] = cost.evaluation(m.method, m.size, machine, len(SETTINGS))
+            judged = r.judge != "none"
+            found[f"eval/{m.name}"] = cost.evaluation(m.method, m.size, machine, len(SETTINGS), judged=judged)
         return found
 
     def at_once(self, r: CellRequest) -> tuple[int, str]:

@@ -40,6 +40,13 @@ def how_to_make(config: Any, path: Path | None = None) -> str:
 
 def check_base(config: Any) -> None:
     paths = [config.actor_rollout_ref.model.path, config.data.train_files, config.data.val_files]
+    if config.run.data is not None and not any(str(config.run.data) in str(p) for p in paths):
+        raise BadInput(
+            "the run does not read run.data",
+            found=f"run.data={config.run.data}, size={config.run.size}, data.train_files={config.data.train_files}",
+            expected="a size or data.train_files that takes it",
+            next_step="size=qwen3-1.7b or another real one, or leave run.data out",
+        )
     if config.run.base is None and any(str(p).startswith("None/") for p in paths):
         expected = "the folder of a base model and its data"
         raise BadInput("values are missing", found="run.base", expected=expected, next_step=how_to_make(config))

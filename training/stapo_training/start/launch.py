@@ -185,7 +185,7 @@ def _not_known(config: Any) -> str:
 
 def _time(config: Any, found: Preflight) -> str | None:
     if config.trainer.device == "cpu" and is_miniature_size(config.run.size):
-        return f"stapo-repro run {config.run.method}/{config.run.size} --dry-run has the recorded times of CPUs"
+        return "stapo-repro run miniature --dry-run has the recorded times of CPUs"
     if config.trainer.device == "cpu" and found.shape:
         each = estimate.cpu_seconds(config, found.shape)
         line = f"about {duration(each)} a step, {duration(each * config.run.steps)} in all"
