@@ -47,7 +47,7 @@ def examine(config: Any) -> Preflight:
     """All checks on files, sizes and this machine (or the Ray cluster of ray_init.address); writes nothing.
 
     Raises:
-        BadInput: run.base is needed and not given; everything else is collected in `checks`.
+        BadInput: run.base is needed and not given, or run.data is not read; everything else is collected in `checks`.
     """
     inputs.check_base(config)
     a, plan = config.actor_rollout_ref, Preflight(check_settings(config))
