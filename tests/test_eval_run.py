@@ -273,6 +273,27 @@ def test_bad_options_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("whose", ["model", "judge"])
+@pytest.mark.parametrize(
+    ("hurt", "named"),
+    [
+        (lambda model: os.truncate(model / "model.safetensors", 5000), "model.safetensors is incomplete"),
+        (lambda model: (model / "tokenizer.json").unlink(), "has no tokenizer"),
+        (lambda model: (model / "tokenizer.json").write_text("{"), "cannot be read"),
+        (lambda model: (model / "chat_template.jinja").unlink(), "no chat template"),
+    ],
+    ids=["weights cut off", "no tokenizer", "tokenizer cut off", "no template"],
+)
+def test_a_model_or_a_judge_that_cannot_be_loaded_is_refused_before_a_folder_is_made(
+    world: Path, tmp_path: Path, hurt, named: str, whose: str
+) -> None:
+    broken = eval_model.build(tmp_path / "broken", labels={"step": "base"})
+    hurt(broken)
+    with pytest.raises(BadInput, match=named):
+        run(_options(world, tmp_path / "out", **{whose: str(broken)}))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "name",
     ["t2", "t0.8-p1.5", "t0.80-p0.9", "t0.7-p0.9", "t0-p0.9", "t1-p0", "t0-k20", "t0.7-p0.9-k0", "t0.7-p0.9-m0",
@@ -304,10 +325,11 @@ def test_a_dry_run_starts_nothing_and_names_the_default_folder(
     shown = capsys.readouterr().out
     assert [x.split() for x in shown.splitlines() if x.split()[:1] == ["sums"]] == [
         ["sums", "t1.0", "6", "4", "24"], ["sums", "t0.7", "6", "4", "24"]]  # fmt: skip
-    assert f"out: {default}" in shown
+    assert f"out: {default} (new)" in shown
     assert list(tmp_path.iterdir()) == []
     shutil.copytree(finished, default, ignore=shutil.ignore_patterns(".lock"))
     assert main(["run", *flags]) == 0  # it is that run
+    assert main(["run", *flags, "--n=2", "--dry-run"]) == 2  # and no other
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,13 @@ def test_what_is_no_method_is_refused(overlay: Path, text: str | None) -> None:
     ("mine.py:OVERLAY", "OVERLAY = 1"), ("mine.py:symmetric", "import nosuch"),
     ("mine.py:symmetric", "def symmetric(:"),
     ("mine.py:symmetric", FUNCTION.replace("least=0.0", "least")),  # a parameter without a value
+    ("mine.py:symmetric", FUNCTION.replace(", pool=alone", "")),
+    ("mine.py:symmetric", FUNCTION.replace("pool(", "pull(")),
+    ("mine.py:symmetric", FUNCTION.replace("return Selection(stats.response_N & ~silenced_N, rare_N, threshold)",
+                                           "return stats.response_N & ~silenced_N")),
+    ("mine.py:symmetric", FUNCTION.replace("stats.response_N & ~silenced_N", "~silenced_N")),
+    ("mine.py:symmetric", FUNCTION.replace("rare_N, threshold)", "rare_N.float(), threshold)")),
+    ("mine.py:symmetric", FUNCTION.replace("rare_N, threshold)", "rare_N, None)")),
 ])  # fmt: skip
 def test_a_selector_that_is_not_there_or_does_not_load_is_refused(
     overlay: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch

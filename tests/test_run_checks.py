@@ -29,6 +29,18 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "o").exists()
 
 
+def test_what_is_named_and_not_there_is_refused_while_a_stage_will_read_it(tmp_path: Path) -> None:
+    gone = {name: tmp_path / name for name in ("weights", "data_dir")} | {"source": "mine.jsonl", "judge": "./judge"}
+    r = asked("stapo/qwen2.5-coder-0.5b", out=tmp_path / "o", **gone)
+    named = [("--weights", f"{tmp_path}/weights"), ("--source", "mine.jsonl"), ("--data-dir", f"{tmp_path}/data_dir"),
+             ("--judge", "./judge")]  # fmt: skip
+    found = [(c.name, c.problem.found) for c in checks.make_checks(r, make_stages(r), {}).made if c.problem]
+    assert [x for x in found if x[0] != "disk"] == named
+    assert checks._places(r, {"eval"}) == named[2:]  # the others have been read
+    hub = asked("stapo/qwen2.5-coder-0.5b", out=tmp_path / "o", source="OWNER/DATA", judge="OWNER/JUDGE")
+    assert checks._places(hub, {"data", "eval"}) == []
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Eight cards, and the folder of an environment with all that the wings need."""

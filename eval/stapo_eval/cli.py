@@ -28,17 +28,10 @@ def run(options: Annotated[RunOptions, Flags], dry_run: bool = False) -> int:
     Args:
         dry_run: Make every check, print model, judge and the samples of each cell, and start nothing.
     """
-    from stapo_eval import plan, show
-    from stapo_eval.engines.base import load_tokenizer
+    from stapo_eval.run import preview
     from stapo_eval.run import run as evaluate
 
-    if dry_run:
-        planned = plan.make_plan(options)
-        if options.engine != "openai":
-            load_tokenizer(planned.model)  # it may have no chat template
-        show.print_plan(planned)
-    else:
-        evaluate(options)
+    (preview if dry_run else evaluate)(options)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from stapo_results.store import read_json, sha256_files
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
                     "tokenizer.model", "special_tokens_map.json")  # fmt: skip
+_LARGE = 4 << 30  # bytes that take more than seconds to read
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,14 @@ def _download(given: str, revision: str) -> Path:
         ) from None
 
 
-def check_files(model: ModelFiles) -> None:
-    """Raises BadInput for weights that were cut off on their way (by their headers)."""
+def weights_of(folder: Path) -> list[Path]:
+    """The files of a model's weights.
+
+    Raises:
+        BadInput: there are none, or no configuration; or one was cut off on its way (by its header).
+    """
     from safetensors import SafetensorError, safe_open
 
-    for path in sorted(model.folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, "numpy"):
-                pass
-        except (SafetensorError, OSError, ValueError) as e:
-            size = path.stat().st_size
-            raise BadInput(f"{path} is incomplete", found=f"{size:,} bytes, {e}", next_step="copy it again") from None
-
-
-def weights_of(folder: Path) -> list[Path]:
-    """The files of a model's weights. Raises: BadInput where there are none, or no configuration."""
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").exists():
         raise BadInput(
@@ -78,6 +73,13 @@ def weights_of(folder: Path) -> list[Path]:
             expected="config.json and *.safetensors (pickled weights are not read)",
             next_step="stapo-train export --checkpoint RUN --out DIR makes such a folder",
         )
+    for path in weights:
+        try:
+            with safe_open(path, "numpy"):
+                pass
+        except (SafetensorError, OSError, ValueError) as e:
+            size = path.stat().st_size
+            raise BadInput(f"{path} is incomplete", found=f"{size:,} bytes, {e}", next_step="copy it again") from None
     return weights
 
 
@@ -90,6 +92,8 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     local = Path(given).is_dir()
     folder = Path(given) if local else _download(given, revision)
     weights = weights_of(folder)
+    if (size := sum(f.stat().st_size for f in weights)) >= _LARGE:
+        print(f"{given}: hashing {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
     labels = read_json(folder / "stapo.json", Labels) if (folder / "stapo.json").exists() else None
     digest = sha256_files(weights)
     if labels and labels.weights_sha256 and labels.weights_sha256 != digest:

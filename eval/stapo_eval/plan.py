@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Chat, Decoding, card_setting, encode_chat, parse_settings
 from stapo_eval.engines import Key
+from stapo_eval.engines.base import load_tokenizer
 from stapo_eval.engines.options import at_least, check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
@@ -120,8 +121,10 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     model, revisions = _model(options, known)
     if "card" in listed(options.settings):
         settings = parse_settings(options.settings, options.max_tokens, card_setting(model.folder))
-    if options.chat.recorded and not known and options.engine != "openai":
+    if options.engine != "openai" and not known:
         _check_chat(options.chat, model)
+    if judge and options.judge_options()[0] != "openai":
+        load_tokenizer(judge)
     labels = _labels(options, model)
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
     out = Path(options.out or default)
@@ -198,12 +201,13 @@ def _model(options: RunOptions, known: Run | None) -> tuple[ModelFiles, dict[str
 
 
 def _check_chat(chat: Chat, model: ModelFiles) -> None:
-    """Raises BadInput where the model's chat template fails on what goes with a message, or leaves it out."""
+    """Raises BadInput where the model has no chat template, or one that fails on what goes with a message, or leaves
+    it out."""
     from jinja2 import Environment, TemplateError, meta
 
-    from stapo_eval.engines.base import load_tokenizer
-
     tokenizer = load_tokenizer(model)
+    if not chat.recorded:
+        return
     templates = tokenizer.chat_template
     texts = templates.values() if isinstance(templates, dict) else [templates]
     environment = Environment(extensions=["jinja2.ext.loopcontrols"])

@@ -34,7 +34,7 @@ from stapo_eval.samples import (
     sample_of,
 )
 from stapo_eval.scores import write_records
-from stapo_eval.show import StageDisplay, Tally, print_summary
+from stapo_eval.show import StageDisplay, Tally, print_plan, print_summary
 from stapo_eval.verdicts import verdicts_of
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed
@@ -54,18 +54,7 @@ def run(options: RunOptions) -> dict[str, Any]:
         BadInput: before any work. RunFailed: the work could not be finished; the same call resumes it.
     """
     plan = make_plan(options)
-    with runs.opened(
-        plan.out,
-        plan.run,
-        may_differ=may_differ,
-        older=recorded,
-        foreign=["samples.jsonl"],
-        advice=lambda previous, differing: (
-            f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
-            if all(x.startswith(_JUDGE) for x in differing)
-            else ""
-        ),
-    ) as folder:
+    with runs.opened(plan.out, plan.run, **_rules(plan)) as folder:
         samples = load_samples(plan)
         failed = drop_errors(plan, samples) if options.retry_errors else 0
         start = f"{failed} samples that had failed are made again" if failed else ""
@@ -80,6 +69,23 @@ def run(options: RunOptions) -> dict[str, Any]:
         summary = _finish(plan, folder, samples, start or f"{len(samples)} of {len(plan.keys())} samples")
     print_summary(summary, plan.out)
     return summary
+
+
+def preview(options: RunOptions) -> None:
+    """Print what `run` would do, after all its checks; starts nothing and leaves no file. Raises: BadInput as `run`."""
+    plan = make_plan(options)
+    previous = runs.previous_of(plan.out, plan.run, "--out", **_rules(plan))
+    print_plan(plan, f"{previous.status}, the same command resumes it" if previous else "new")
+
+
+def _rules(plan: EvaluationPlan) -> dict[str, Any]:
+    """Of `runs.previous_of`: what the folder may hold."""
+
+    def advice(previous: Run, differing: list[str]) -> str:
+        again = f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
+        return again if all(x.startswith(_JUDGE) for x in differing) else ""
+
+    return {"may_differ": may_differ, "older": recorded, "foreign": ["samples.jsonl"], "advice": advice}
 
 
 def judge_again(

@@ -225,9 +225,10 @@ def cost(summary: Mapping[str, Any], run: Run) -> str:
     return f"cost: {speed}{judge}, GPU hours {hours}"
 
 
-def print_plan(plan: EvaluationPlan) -> None:
-    """Model, judge, and the samples of each cell: what a run would do."""
-    print(f"model: {plan.title}, {plan.model.revision}\njudge: {plan.judge_text or 'none'}\nout: {plan.out}")
+def print_plan(plan: EvaluationPlan, state: str) -> None:
+    """Model, judge, folder with what it holds, and the samples of each cell: what a run would do."""
+    print(f"model: {plan.title}, {plan.model.revision}\njudge: {plan.judge_text or 'none'}")
+    print(f"out: {plan.out} ({state})")
     rows = [
         [c.benchmark.name, c.cell.setting, str(len(c.problems)), str(c.n), f"{len(c.problems) * c.n:,}"]
         for c in plan.cells

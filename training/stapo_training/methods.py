@@ -96,6 +96,8 @@ class SelectorConfig(_Mask):
     def _uses(self) -> SelectorConfig:
         if self.among != "positive" and "among" not in self.parameters:
             raise ValueError(f"among={self.among} does not apply to {self.name}")
+        if own.is_own(self.name) and (problem := own.problem(self.select)):
+            raise ValueError(f"{self.name} is no selector: {problem}")
         return self
 
     @property
@@ -179,8 +181,8 @@ def validated(kind: type[P], config: Mapping[str, Any], where: str, next_step: s
     except ValidationError as e:
         first = e.errors()[0]
         raise BadInput(
-            f"{where}.{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            found=first.get("input"),
+            f"{'.'.join([where, *map(str, first['loc'])])}: {first['msg'].removeprefix('Value error, ')}",
+            found=first.get("input") if first["loc"] else None,  # of no key: the message names what it is about
             expected=", ".join(kind.model_fields) if first["type"] == "extra_forbidden" else None,
             next_step=next_step,
         ) from None

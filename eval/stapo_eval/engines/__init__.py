@@ -8,7 +8,7 @@ from typing import Any
 from stapo_eval.decoding import Chat
 from stapo_eval.engines.base import Engine, Finished, Key, Request, key_of
 from stapo_eval.engines.options import EngineOptions, check_options, cluster_of, copies_of
-from stapo_eval.models import ModelFiles, check_files
+from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, message_of
 
 __all__ = ["Engine", "EngineOptions", "Finished", "Key", "Request", "key_of", "make_engine"]
@@ -39,7 +39,6 @@ def make_engine(
             from stapo_eval.engines.endpoint import EndpointEngine
 
             return EndpointEngine(model, options, chat)
-        check_files(model)
         how: dict[str, Any] = {"dtype": dtype, "max_model_len": options.max_model_len}
         if kind == "hf":
             import torch

@@ -12,9 +12,10 @@ from typing import Any
 
 from stapo_eval.decoding import Chat, Decoding, encode_chat
 from stapo_eval.models import ModelFiles
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
 from stapo_results.schema import FinishReason, Judgement, Sample, Verdict
 
+_VOCABULARY = ("tokenizer.json", "vocab.json", "tokenizer.model")
 Key = tuple[str, str, int]  # cell id, problem id, sample index
 
 
@@ -188,10 +189,17 @@ class Engine(ABC):
 
 
 def load_tokenizer(model: ModelFiles) -> Any:
-    """The model's tokenizer; raises BadInput for one without a chat template."""
+    """The model's tokenizer. Raises: BadInput for one that cannot be read, or has no chat template."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model.folder, trust_remote_code=False)
+    if not any((model.folder / name).exists() for name in _VOCABULARY):  # transformers may make an empty one
+        raise BadInput(f"{model.given} has no tokenizer", expected=f"one of {', '.join(_VOCABULARY)}",
+                       next_step="add the files of the model family's tokenizer to its folder")  # fmt: skip
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model.folder, trust_remote_code=False)
+    except Exception as e:  # noqa: BLE001  a file may be wrong in any way
+        raise BadInput(f"the tokenizer of {model.given} cannot be read", found=message_of(e),
+                       next_step="copy its files again") from None  # fmt: skip
     if not tokenizer.chat_template:
         raise BadInput(
             f"the tokenizer of {model.given} has no chat template",

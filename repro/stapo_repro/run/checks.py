@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from stapo_repro.run.cells import CellRequest
@@ -45,6 +45,8 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
     done = checks.attempt("finished stages", finished, r.out, stages) or set()
     left = [s for s in stages if s.name not in done and not s.always]
     disk = sum(max(0.0, costs[s.name].disk - _bytes(s.folder) / GIB) for s in left if s.name in costs)
+    for flag, place in _places(r, {s.kind for s in left}):
+        checks.attempt(flag, _check_place, flag, place)
     checks.attempt("stages at a time", _sharing, r)
     checks.attempt("disk", check_disk, r.out, disk, "" if r.on_cpu else "--keep-checkpoints 1, or ")
     train, evaluate, _ = r.programs
@@ -94,6 +96,21 @@ def _bytes(folder: Path) -> int:
 
 def _check_folder(r: CellRequest) -> str:
     return f"{r.out}: {'is filled further' if runs.previous_of(r.out, new_record(r), '--out') else 'new'}"
+
+
+def _places(r: CellRequest, kinds: Collection[str]) -> list[tuple[str, str]]:
+    """(option, what it says) of what stages of these kinds read; without what may be an id of the hub."""
+    named = (("--weights", r.weights, "fetch"), ("--source", r.source, "data"), ("--data-dir", r.data_dir, "eval"),
+             ("--judge", r.judge, "eval"))  # fmt: skip
+    given = [(flag, f"{place}") for flag, place, kind in named if place and kind in kinds]
+    return [(f, p) for f, p in given if p.startswith((".", "/", "~")) or p.endswith((".jsonl", ".parquet"))]
+
+
+def _check_place(flag: str, place: str) -> str:
+    """Raises BadInput for a file or a folder that is not there: the stage that reads it may come hours later."""
+    if not Path(place).exists():
+        raise BadInput(f"what {flag} names is not there", found=place, next_step=f"correct {flag}")
+    return place
 
 
 def check_system() -> str:

@@ -54,3 +54,32 @@ def load(name: str) -> Callable[..., Any]:
         known = [k for k, v in names.items() if callable(v) and getattr(v, "__module__", "") == names["__name__"]]
         raise ValueError(f"selector {name} is no function of its file, which has {', '.join(known) or 'none'}")
     return function
+
+
+def problem(select: Callable[..., Any]) -> str:
+    """What is wrong with a selector's answer to a mini-batch of four tokens, in words; "" where nothing is.
+
+    Args:
+        select: the function with its parameters bound, as a training calls it.
+    """
+    import torch  # here: what a method is can be read without it
+
+    from stapo_training.selection.selectors import Selection, alone
+    from stapo_training.selection.token_stats import TokenStats
+
+    logprob_N, entropy_N = torch.tensor([-9.0, -0.1, -8.0, -7.0]), torch.tensor([0.1, 0.2, 3.0, 1.0])
+    advantage_N, key_N = torch.tensor([1.0, -1.0, 1.0, 1.0]), torch.tensor([0.1, 0.6, 0.4, 0.9], dtype=torch.float64)
+    response_N = torch.tensor([True, True, True, False])
+    try:
+        found = select(TokenStats(logprob_N, entropy_N, advantage_N, response_N, key_N, advantage_N > 0), pool=alone)
+    except Exception as e:  # whatever it does
+        return f"{type(e).__name__}: {e}"
+    if not isinstance(found, Selection):
+        return f"it returns {type(found).__name__}, not Selection(keep_N, candidate_N, threshold)"
+    for name in ("keep_N", "candidate_N"):
+        mask_N = getattr(found, name)
+        if not isinstance(mask_N, torch.Tensor) or (mask_N.dtype, mask_N.shape) != (torch.bool, response_N.shape):
+            return f"{name} is no bool tensor with one value a token"
+        if (mask_N & ~response_N).any():
+            return f"{name} has a token that is no response token: & stats.response_N"
+    return "" if isinstance(found.threshold, float) else f"threshold is {type(found.threshold).__name__}, not float"
