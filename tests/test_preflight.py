@@ -156,6 +156,7 @@ def test_config_only_needs_no_gpu_no_data_and_no_model(capfd: pytest.CaptureFixt
 
 def test_a_hub_model_that_is_not_cached_while_the_hub_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose([*GPUS, f"{A}.model.path=Qwen/no-such-model", "run.model_revision=abc123"])
+    config.run.size = "x"
     monkeypatch.setattr(machine.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(machine.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(BadInput, match="hf download Qwen/no-such-model --revision abc123"):
@@ -212,6 +213,20 @@ def test_a_known_model_that_is_not_here_is_planned_by_its_sizes(tiny_base: Path,
     assert "the model's configuration" not in refusals(found.checks)
     assert found.shape
     assert found.shape.vocab == 151_936
+
+
+def test_another_model_takes_a_size_of_its_own(
+    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.constants, "HF_HUB_OFFLINE", False)
+    shutil.copytree(tiny_base / "model", tmp_path / "model", ignore=shutil.ignore_patterns("stapo.json"))
+    other, folder = f"{A}.model.path=Qwen/Qwen3-1.7B", f"{A}.model.path={tmp_path}/model"
+    for override, found in ((other, "Qwen/Qwen3-1.7B"), (folder, "num_hidden_layers")):
+        with pytest.raises(BadInput, match="not the one of size qwen3-8b") as e:
+            inputs.check_model(compose([*GPUS, override]))
+        assert found in str(e.value.found)
+    row = "+by_size.x={tokens: 16384, tensor_parallel: 1, offload: false, on_host: false}"
+    assert inputs.check_model(compose([*GPUS, other, "run.size=x", row])) == "Qwen/Qwen3-1.7B"
 
 
 def test_data_that_the_size_does_not_read_are_refused() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 from huggingface_hub import constants, try_to_load_from_cache
 
 from stapo_results import store
@@ -70,6 +71,7 @@ def check_model(config: Any) -> str:
                 expected="a cached model, or a hub that may be asked",
                 next_step=f"HF_HUB_OFFLINE=0 hf download {model}{commit}   (on every node, or into a shared HF_HOME)",
             )
+        _check_named(config.run.size, model)
         return model
     folder = Path(model)
     if lacking := missing_files(folder, tokenizer="tokenizer*.json"):
@@ -85,7 +87,23 @@ def check_model(config: Any) -> str:
     if size != config.run.size:
         what, cure = "the base model is of another size than the run", f"run.size={size}, or another model"
         raise BadInput(what, found=f"{label}: {size}", expected=f"run.size {config.run.size}", next_step=cure)
+    _check_named(config.run.size, model)
     return model
+
+
+def _check_named(size: str, model: str) -> None:
+    """Raises BadInput where a run's size says a model that we know, and its model is another one: by the id of the hub,
+    or by the shape in a folder. Records and table would call it by that size."""
+    file = Path(__file__).parents[1] / "configs" / "size" / f"{size}.yaml"
+    named = yaml.safe_load(file.read_text())["actor_rollout_ref"]["model"]["path"] if file.exists() else ""
+    if named not in KNOWN or model == named:
+        return
+    facts = None if is_hub_id(model) else find_config(model)
+    other = [f"{k} {facts.get(k)}" for k, v in KNOWN[named].items() if facts.get(k) != v] if facts else []
+    if is_hub_id(model) or other:
+        raise BadInput(f"this model is not the one of size {size}", found=f"{model} {', '.join(other[:3])}".strip(),
+                       expected=f"{named}, or a name of its own: records and table call it by its size",
+                       next_step="run.size=NAME +by_size.NAME='{...}' (docs/training.md, Another model)")  # fmt: skip
 
 
 def cached(model: str, revision: str | None = None) -> str | None:
