@@ -441,3 +441,11 @@ def test_page_without_its_markers_is_refused(tmp_path):
         page.write_text(found)
         with pytest.raises(BadInput, match=r"README\.md"):
             generated.renew({}, page, "table", "new")
+
+
+@pytest.mark.parametrize("command", ["tables", "figures"])
+def test_folders_without_a_record_are_refused(tmp_path: Path, capsys, command: str) -> None:
+    with pytest.raises(SystemExit) as e:
+        main([command, "--records", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert (e.value.code, (tmp_path / "out").exists()) == (2, False)
+    assert str(tmp_path) in capsys.readouterr().err

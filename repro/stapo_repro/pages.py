@@ -36,7 +36,9 @@ def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
         BadInput, RecordError: as reading the records does.
     """
     folder, files = out or _RESULTS / "tables", dict[Path, bytes]()
-    table = build.build(read.load_cells(*roots(records)), paper.load())
+    cells = read.load_cells(*roots(records))
+    read.check_found(records, cells)
+    table = build.build(cells, paper.load())
     texts = {name: written(table) for name, written in write.FILES.items()}
     if not out:
         generated.renew(files, paper.checkout() / "README.md", "table", write.readme_block(table))
@@ -56,7 +58,9 @@ def _by_hand() -> str:
 
 def _experiment(records: Sequence[Path]) -> dict[str, Group]:
     where = roots(records)
-    return groups(read.load_cells(*where), read.load_training_runs(*where), paper.load())
+    cells, trainings = read.load_cells(*where), read.load_training_runs(*where)
+    read.check_found(records, cells, trainings)
+    return groups(cells, trainings, paper.load())
 
 
 def papers_figures(records: Sequence[Path]) -> str:

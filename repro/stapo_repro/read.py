@@ -142,8 +142,16 @@ def check_roots(roots: Sequence[Path]) -> None:
                 "no such records folder",
                 found=root,
                 expected="a folder with cells/*.json somewhere below it",
-                next_step="run `stapo-repro run miniature`, or name the right folder with --records",
+                next_step="name the right folder, or make one: stapo-repro run stapo/mini",
             )
+
+
+def check_found(roots: Sequence[Path], *found: Sequence[Any]) -> None:
+    """Raises: BadInput where folders that were named gave no record of these kinds: of none all is "not run"."""
+    if roots and not any(found):
+        raise BadInput("no records below the folders named", found=", ".join(map(str, roots)),
+                       expected="cells/*.json of an evaluation, or run.json of a training",
+                       next_step="name the right folder, or make one: stapo-repro run stapo/mini")  # fmt: skip
 
 
 def below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:

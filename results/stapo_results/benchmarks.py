@@ -403,6 +403,9 @@ def _problem(row: Mapping[str, Any], columns: Mapping[str, str], spec: Spec | No
             next_step="correct the row or leave it out; other columns: stapo-eval benchmarks --write DIR (or --add) "
             "with --columns problem=COLUMN,answer=COLUMN",
         ) from None
+    if "####" in str(p.answer):  # no answer could equal it
+        raise BadInput(f"{where}: the answer is a worked solution", found=str(p.answer)[-40:],
+                       next_step="keep the answer alone: what stands behind #### in GSM8K")  # fmt: skip
     return p.model_copy(update={"tolerance": spec.tolerance}) if spec and p.tolerance is None else p
 
 

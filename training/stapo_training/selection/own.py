@@ -72,7 +72,7 @@ def problem(select: Callable[..., Any]) -> str:
     response_N = torch.tensor([True, True, True, False])
     try:
         found = select(TokenStats(logprob_N, entropy_N, advantage_N, response_N, key_N, advantage_N > 0), pool=alone)
-    except Exception as e:  # whatever it does
+    except Exception as e:  # noqa: BLE001  whatever it does
         return f"{type(e).__name__}: {e}"
     if not isinstance(found, Selection):
         return f"it returns {type(found).__name__}, not Selection(keep_N, candidate_N, threshold)"
