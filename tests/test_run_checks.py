@@ -66,6 +66,18 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, c
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize(
+    ("cell", "gib", "refused"),
+    [("stapo/qwen2.5-coder-0.5b", 16, ["memory"]), ("stapo/qwen2.5-coder-0.5b", 18, []), ("stapo/mini", 2, ["memory"]),
+     ("base/qwen2.5-coder-0.5b", 2, [])],
+)  # fmt: skip
+def test_memory_that_no_training_fits_in_is_refused_at_once(tmp_path, monkeypatch, cell, gib, refused) -> None:
+    monkeypatch.setattr(checks, "usable_memory", lambda: (0, gib * 2**30))
+    monkeypatch.setattr(checks, "check_disk", lambda *given: "enough")
+    r = asked(cell, out=tmp_path / "o")
+    assert [c.name for c in checks.make_checks(r, make_stages(r), {}).made if c.problem] == refused
+
+
 def test_the_time_side_by_side_by_hand() -> None:
     needs = {"base": (), "A": ("base",), "B": ("base",), "C": ("base",), "eval A": ("A",), "eval B": ("B",)}
     made = [Stage(name, (), Path(name), (), of) for name, of in needs.items()]

@@ -115,12 +115,14 @@ class Origin(ABC):
         options: of `stapo-repro run` that not all runs have, and its runs do.
         quick_steps: of a training of the quick form.
         dtype: of its exports.
+        training_gib: memory that a training takes at least, without a GPU; 0: none runs without.
     """
 
     hardware: tuple[str, ...]
     options: tuple[str, ...]
     quick_steps = 2
     dtype: tuple[str, ...] = ("--dtype", "bf16")
+    training_gib = 0.0
 
     def steps(self) -> int:
         """Of a training, by default."""

@@ -17,6 +17,7 @@ from stapo_repro.run.stages import Stage, finished, side_by_side
 from stapo_results import runs
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
+from stapo_results.memory import usable_memory
 from stapo_results.provenance import new_run, nvidia_smi
 from stapo_results.schema import Run
 from stapo_results.terminal import duration
@@ -54,6 +55,8 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
         for s in [s for s in left if s.kind == "train"][:1]:
             checks.attempt("configuration", _asked, (*s.command, "--config-only"), f"{r.user_method} cannot be trained")
     if r.on_cpu:
+        if any(s.kind == "train" for s in left):
+            checks.attempt("memory", check_memory, r.origin.training_gib)
         return checks
     if r.trained:
         checks.attempt("training's environment", check_environment, train, *TRAINING)
@@ -129,6 +132,15 @@ def check_disk(out: Path, need: float, cure: str = "") -> str:
         raise BadInput(f"too little disk is free at {parent}", found=f"{free:,.1f} GiB", expected=f"{need:,.1f} GiB",
                        next_step=f"{cure}free some space, or name another place")  # fmt: skip
     return f"{free:,.0f} GiB free, {need:,.1f} needed"
+
+
+def check_memory(need: float) -> str:
+    """Raises BadInput where `need` GiB are not free: the training says it too, after hours of preparation."""
+    free = usable_memory()[1] / GIB
+    if free < need:
+        raise BadInput("too little memory is free for a training", found=f"{free:.1f} GiB", expected=f"{need:.1f} GiB",
+                       next_step="end what else runs, or take a machine with more")  # fmt: skip
+    return f"{free:.0f} GiB free, {need:g} a training"
 
 
 def check_environment(program: str, names: Sequence[str], pins: str) -> str:

@@ -55,6 +55,7 @@ class Carried(Origin):
     options = (*_COMMON, "rebuild_base")
     quick_steps = 4
     dtype = ()
+    training_gib = cost.TRAINING_GIB
 
     def judge(self) -> str:
         return "base"
@@ -95,8 +96,8 @@ class Carried(Origin):
 
     def at_once(self, r: CellRequest) -> tuple[int, str]:
         free, cores = usable_memory()[1] / GIB, usable_cores()
-        most = max(1, min(cores, int(free / cost.TRAINING_GIB), len(r.trained)))
-        return most, f"{cores} cores, {free:.0f} GiB free at {cost.TRAINING_GIB:g} a training"
+        most = max(1, min(cores, int(free / self.training_gib), len(r.trained)))
+        return most, f"{cores} cores, {free:.0f} GiB free at {self.training_gib:g} a training"
 
     def needed(self, m: Model, kind: str, inputs: Iterable[Stage]) -> list[str]:
         return [self._stage(m.world)]
@@ -190,6 +191,7 @@ class FetchedModels(FromHub):
 
     hardware = ("cpu", *MACHINES)
     options = (*FromHub.options, "weights")
+    training_gib = cost.REAL_TRAINING_GIB
 
     steps, judge = Origin.steps, Origin.judge
 
