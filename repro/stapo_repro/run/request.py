@@ -42,8 +42,8 @@ def run(
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
     A cell is METHOD/SIZE: stapo/mini, stapo/qwen2.5-coder-0.5b, base/qwen3-8b. The paper's sizes need GPUs; two cores
-    and 24 GB bear qwen2.5-coder-0.5b (a day or more, with --quick minutes). `miniature` is the whole reproduction in miniature:
-    the paper's four methods, with --quick JustRL and STAPO.
+    and 24 GB bear qwen2.5-coder-0.5b (a day or more, with --quick minutes). `miniature` is the whole reproduction in
+    miniature: the paper's four methods, with --quick JustRL and STAPO.
     Results go to --out. Committed records are ignored.
 
     Args:
