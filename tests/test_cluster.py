@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +57,25 @@ def test_a_driver_without_the_nodes_token_is_told_so(nodes: Nodes, address: str)
     assert asked.returncode != 0
     assert "BadInput: no Ray cluster answers" in asked.stderr
     assert "RAY_AUTH_MODE" in asked.stderr.splitlines()[-1], asked.stderr
+
+
+OTHER_ENVIRONMENT = """
+import sys, ray
+from stapo_eval.engines.ray import _connect
+_connect("auto")
+print(ray.get(ray.remote(lambda: sys.executable).remote()))
+"""
+
+
+def test_replicas_run_the_commands_own_python_and_not_that_of_the_nodes(nodes: Nodes, tmp_path: Path) -> None:
+    other = tmp_path / "eval"
+    venv.create(other)
+    borrowed = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+    (Path(sysconfig.get_path("purelib", vars={"base": str(other)})) / "borrowed.pth").write_text(borrowed)
+    disabled = "export RAY_AUTH_MODE=disabled"
+    assert nodes.run("first", disabled, HEAD).returncode == 0
+    asked = nodes.run("first", disabled, f"{other}/bin/python -I -c '{OTHER_ENVIRONMENT}'")
+    assert asked.stdout.split() == [f"{other}/bin/python"], asked.stderr
 
 
 WAIT = """

@@ -281,8 +281,9 @@ def test_bad_options_are_refused(
         (lambda model: (model / "tokenizer.json").unlink(), "has no tokenizer"),
         (lambda model: (model / "tokenizer.json").write_text("{"), "cannot be read"),
         (lambda model: (model / "chat_template.jinja").unlink(), "no chat template"),
+        (lambda model: (model / "chat_template.jinja").write_text("{% for x in %}"), "the chat template of .* fails"),
     ],
-    ids=["weights cut off", "no tokenizer", "tokenizer cut off", "no template"],
+    ids=["weights cut off", "no tokenizer", "tokenizer cut off", "no template", "template broken"],
 )
 def test_a_model_or_a_judge_that_cannot_be_loaded_is_refused_before_a_folder_is_made(
     world: Path, tmp_path: Path, hurt, named: str, whose: str

@@ -104,7 +104,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     checks.attempt("template", lambda: options.chat)
     checks.attempt("judge", check_judge, options.judge_scope, options.judge_mode)
     judged = options.judge not in ("", "none")
-    if not judged:
+    if not judged and not (options.out and (Path(options.out) / runs.RECORD).exists()):  # that run may have had them
         checks.attempt("judge's options", _check_unjudged, options)
     checks.attempt("step", _step, options.step or "base")
     if options.out:
@@ -124,7 +124,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     if options.engine != "openai" and not known:
         _check_chat(options.chat, model)
     if judge and options.judge_options()[0] != "openai":
-        load_tokenizer(judge)
+        _check_chat(Chat(), judge)
     labels = _labels(options, model)
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
     out = Path(options.out or default)
@@ -201,13 +201,11 @@ def _model(options: RunOptions, known: Run | None) -> tuple[ModelFiles, dict[str
 
 
 def _check_chat(chat: Chat, model: ModelFiles) -> None:
-    """Raises BadInput where the model has no chat template, or one that fails on what goes with a message, or leaves
-    it out."""
+    """Raises BadInput where the model has no chat template, or one that fails on a message with what goes with it, or
+    leaves that out."""
     from jinja2 import Environment, TemplateError, meta
 
     tokenizer = load_tokenizer(model)
-    if not chat.recorded:
-        return
     templates = tokenizer.chat_template
     texts = templates.values() if isinstance(templates, dict) else [templates]
     environment = Environment(extensions=["jinja2.ext.loopcontrols"])
@@ -221,8 +219,9 @@ def _check_chat(chat: Chat, model: ModelFiles) -> None:
     try:
         ids, without = encode_chat(tokenizer, "1+1=", chat), encode_chat(tokenizer, "1+1=", Chat("", chat.template))
     except Exception as e:  # noqa: BLE001  a template may refuse anything, with any error
-        raise BadInput("the model's chat template fails on --system or --template", found=message_of(e),
-                       next_step="correct it, or leave it out") from None  # fmt: skip
+        given = " on --system or --template" if chat.recorded else ""
+        raise BadInput(f"the chat template of {model.given} fails{given}", found=message_of(e),
+                       next_step="correct it, or leave the option out") from None  # fmt: skip
     if chat.system and ids == without:
         raise BadInput("--system: the model's chat template leaves it out", next_step="leave --system out")
 

@@ -75,7 +75,8 @@ def preview(options: RunOptions) -> None:
     """Print what `run` would do, after all its checks; starts nothing and leaves no file. Raises: BadInput as `run`."""
     plan = make_plan(options)
     previous = runs.previous_of(plan.out, plan.run, "--out", **_rules(plan))
-    print_plan(plan, f"{previous.status}, the same command resumes it" if previous else "new")
+    state = previous.status if previous else "new"
+    print_plan(plan, state if state in ("new", "done") else f"{state}, the same command resumes it")
 
 
 def _rules(plan: EvaluationPlan) -> dict[str, Any]:

@@ -146,11 +146,16 @@ def check_roots(roots: Sequence[Path]) -> None:
             )
 
 
-def check_found(roots: Sequence[Path], *found: Sequence[Any]) -> None:
-    """Raises: BadInput where folders that were named gave no record of these kinds: of none all is "not run"."""
-    if roots and not any(found):
+def check_found(roots: Sequence[Path], cells: Sequence[Any], trainings: Sequence[Any] | None = None) -> None:
+    """Raises: BadInput where folders that were named gave no record: of none all is "not run".
+
+    Args:
+        trainings: None where they do not count.
+    """
+    if roots and not cells and not trainings:
+        more = "" if trainings is None else ", or run.json of a training"
         raise BadInput("no records below the folders named", found=", ".join(map(str, roots)),
-                       expected="cells/*.json of an evaluation, or run.json of a training",
+                       expected=f"cells/*.json of an evaluation{more}",
                        next_step="name the right folder, or make one: stapo-repro run stapo/mini")  # fmt: skip
 
 

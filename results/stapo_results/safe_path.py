@@ -7,6 +7,7 @@ servers, vLLM's engine, and vLLM's look at a model; Ray puts its driver's folder
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,11 +34,14 @@ def for_children() -> Iterator[None]:
 
 
 def ray_job() -> JobConfig:
-    """The `job_config` of `ray.init`. A `runtime_env` beside it replaces its own and needs VARIABLES in `env_vars`."""
+    """The `job_config` of `ray.init`. A `runtime_env` beside it replaces its own and needs VARIABLES in `env_vars`.
+
+    Workers run this process's Python: a node's own is that of the environment in which `ray start` was called.
+    """
     from ray.job_config import JobConfig
 
     class Job(JobConfig):
         def _runtime_env_has_working_dir(self) -> bool:
             return True  # only to a job that has none Ray adds its driver's folder
 
-    return Job(runtime_env={"env_vars": VARIABLES})
+    return Job(runtime_env={"env_vars": VARIABLES, "py_executable": sys.executable})

@@ -199,7 +199,7 @@ def load_tokenizer(model: ModelFiles) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(model.folder, trust_remote_code=False)
     except Exception as e:  # noqa: BLE001  a file may be wrong in any way
         raise BadInput(f"the tokenizer of {model.given} cannot be read", found=message_of(e),
-                       next_step="copy its files again") from None  # fmt: skip
+                       next_step="copy its files again, or do what the library says") from None  # fmt: skip
     if not tokenizer.chat_template:
         raise BadInput(
             f"the tokenizer of {model.given} has no chat template",

@@ -61,7 +61,7 @@ def forest_lines(g: Group, setting: str) -> Lines:
 def forest(g: Group) -> Sketch | None:
     """Paired differences of STAPO to each other method with their intervals, at both decoding settings; None where
     there is nothing to compare."""
-    if _OURS not in g.methods:
+    if _OURS not in g.methods or not g.benchmarks:
         return None
     both = [forest_lines(g, s) for s in SETTINGS]
     heads, texts = set[str](), list[str]()  # texts: of the lines from above, at 0, -1, -2, ...

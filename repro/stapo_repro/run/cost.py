@@ -36,7 +36,7 @@ KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = 30  # of the miniature, as configs/size/mini.yaml has them
 DISK_GIB = {"train": 0.1}  # of the miniature: two checkpoints, export, token log
 REAL_DISK_GIB = 14.0  # of Qwen2.5-Coder-0.5B: two checkpoints of 5.5 GiB, weights and export
-REAL_TRAINING_GIB = 17.0  # which a training of it plans without a GPU, in bfloat16 (docs/training.md)
+REAL_TRAINING_GIB = 16.4  # the least that a training of it plans without a GPU: bfloat16, the quick form
 TRAINING_GIB = 3.0  # resident memory of all processes of a training of the miniature; 2.9 is the most on record
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 

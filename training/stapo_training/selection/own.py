@@ -73,7 +73,7 @@ def problem(select: Callable[..., Any]) -> str:
     try:
         found = select(TokenStats(logprob_N, entropy_N, advantage_N, response_N, key_N, advantage_N > 0), pool=alone)
     except Exception as e:  # noqa: BLE001  whatever it does
-        return f"{type(e).__name__}: {e}"
+        return f"on a mini-batch of four tokens {type(e).__name__}: {e}"
     if not isinstance(found, Selection):
         return f"it returns {type(found).__name__}, not Selection(keep_N, candidate_N, threshold)"
     for name in ("keep_N", "candidate_N"):
@@ -82,4 +82,4 @@ def problem(select: Callable[..., Any]) -> str:
             return f"{name} is no bool tensor with one value a token"
         if (mask_N & ~response_N).any():
             return f"{name} has a token that is no response token: & stats.response_N"
-    return "" if isinstance(found.threshold, float) else f"threshold is {type(found.threshold).__name__}, not float"
+    return "" if isinstance(found.threshold, int | float) else f"threshold is no number: {found.threshold!r}"

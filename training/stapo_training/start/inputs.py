@@ -41,7 +41,7 @@ def how_to_make(config: Any, path: Path | None = None) -> str:
 
 def check_base(config: Any) -> None:
     paths = [config.actor_rollout_ref.model.path, config.data.train_files, config.data.val_files]
-    if config.run.data is not None and not any(str(config.run.data) in str(p) for p in paths):
+    if config.run.data is not None and not any(f"{config.run.data}/" in f"{p}/" for p in paths):
         raise BadInput(
             "the run does not read run.data",
             found=f"run.data={config.run.data}, size={config.run.size}, data.train_files={config.data.train_files}",
