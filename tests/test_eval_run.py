@@ -273,6 +273,15 @@ def test_bad_options_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_began_with_options_of_a_judge_resumes_with_them(world: Path, tmp_path: Path) -> None:
+    options = _options(world, tmp_path / "out", judge="none", judge_scope="all", dtype="float32")
+    with pytest.raises(BadInput, match="without a judge"):
+        make_plan(options)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").touch()
+    assert make_plan(options).judge is None
+
+
 @pytest.mark.parametrize("whose", ["model", "judge"])
 @pytest.mark.parametrize(
     ("hurt", "named"),

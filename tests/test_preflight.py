@@ -232,6 +232,8 @@ def test_another_model_takes_a_size_of_its_own(
 def test_data_that_the_size_does_not_read_are_refused() -> None:
     with pytest.raises(BadInput, match=r"does not read run\.data"):  # a forgotten size= is the miniature's
         inputs.check_base(compose(["method=stapo", "hardware=8gpu", "run.data=data", "run.out=out"]))
+    with pytest.raises(BadInput, match=r"does not read run\.data"):  # the beginning of another folder's name
+        inputs.check_base(compose(["method=stapo", "size=mini", "run.base=/d/base", "run.data=/d/ba", "run.out=out"]))
     inputs.check_base(compose(GPUS))
 
 

@@ -449,3 +449,11 @@ def test_folders_without_a_record_are_refused(tmp_path: Path, capsys, command: s
         main([command, "--records", str(tmp_path), "--out", str(tmp_path / "out")])
     assert (e.value.code, (tmp_path / "out").exists()) == (2, False)
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_figures_that_compare_scores_need_some(tmp_path: Path, capsys) -> None:
+    trainings = paper.checkout() / "results" / "records" / "real" / "train"
+    with pytest.raises(SystemExit) as e:
+        main(["figures", "--records", str(trainings), "--only", "forest", "--out", str(tmp_path / "out")])
+    assert e.value.code == 2
+    assert "nothing is drawn of forest" in capsys.readouterr().err
