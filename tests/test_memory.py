@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from stapo_results import memory
+from stapo_training.start.configuration import compose
 
 
 @pytest.mark.parametrize("group", ["", "slurm/job_7/step_0", "slurm"])
@@ -65,6 +67,7 @@ def test_the_lowest_limit_of_nested_groups_counts(tmp_path: Path, monkeypatch: p
 BLOCKS = """
 import psutil, torch
 from stapo_results import memory
+from stapo_training.start.configuration import compose
 
 def in_use():
     return psutil.Process().memory_info().rss / 2**20
@@ -91,3 +94,39 @@ def test_what_is_freed_between_blocks_that_stay_goes_back_to_the_machine() -> No
     grown, left = map(float, said.split())
     assert grown > 400
     assert left < 100
+
+
+KEPT = """
+import resource, threading, torch
+from stapo_training.verl_ext.platform import CpuPlatform
+
+def pages():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def work(said):
+    for mib in (400, 300, 200):
+        before = pages()
+        torch.ones(mib * 2**18)
+        said.append(pages() - before)
+
+said = []
+thread = threading.Thread(target=work, args=(said,))
+thread.start()
+thread.join()
+held = CpuPlatform.device_module.memory_allocated()
+CpuPlatform.device_module.empty_cache()
+print(*said, (held - CpuPlatform.device_module.memory_allocated()) / 2**20)
+"""
+
+
+def test_a_training_without_a_gpu_keeps_what_it_frees_until_its_cache_is_emptied() -> None:
+    """Blocks in another thread than the first, as a worker's passes are: pages come from the machine once."""
+    variables = compose(
+        ["method=stapo", "size=mini", "hardware=cpu", "run.out=x"]
+    ).ray_kwargs.ray_init.runtime_env.env_vars
+    environment = os.environ | {"GLIBC_TUNABLES": variables.GLIBC_TUNABLES}
+    said = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True, env=environment)
+    first, second, third, returned = map(float, said.stdout.split())
+    assert first > 100  # of 2 MiB, where the machine has them
+    assert second + third < 50
+    assert returned > 300

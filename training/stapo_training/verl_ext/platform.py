@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import resource
 import types
 from typing import Any
@@ -18,10 +17,7 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
-from stapo_results.memory import return_memory, usable_memory
-
-if os.environ.get("VERL_PLATFORM") == "cpu":  # beside a GPU it was not measured
-    return_memory()
+from stapo_results.memory import empty_heap, usable_memory
 
 
 def settle() -> None:
@@ -47,13 +43,16 @@ def _nothing(*_: Any, **__: Any) -> None:
 class _CpuModule(types.ModuleType):
     """`torch.cpu` with the calls of `torch.cuda` that veRL makes without asking whether they exist."""
 
-    empty_cache = ipc_collect = reset_peak_memory_stats = _nothing
+    ipc_collect = reset_peak_memory_stats = _nothing
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
     def is_available(self) -> bool:
         return True
+
+    def empty_cache(self) -> None:
+        empty_heap()  # a worker keeps what it frees (hardware/cpu.yaml)
 
     def memory_allocated(self, device: Any = None) -> int:
         return psutil.Process().memory_info().rss

@@ -22,6 +22,7 @@ from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token
 
 from stapo_results.errors import RunFailed
 from stapo_results.generation import Drawing, generate
+from stapo_results.memory import return_memory
 from stapo_results.schema import SETTINGS
 from stapo_results.seeds import derive_seed
 from stapo_training.reward import SAMPLE_SEED
@@ -82,6 +83,7 @@ class LocalRollout:
 
         self.config, self.rollout, path = config, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
         fix_arithmetic(int(self.rollout.engine_kwargs[NAME].threads))
+        return_memory()  # of a layer's weights, when they are packed
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self.model_config, tokenizer = model.hf_config, model.tokenizer  # with actor_rollout_ref.model.override_config
         dtype = getattr(torch, self.rollout.dtype)

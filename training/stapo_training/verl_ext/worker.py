@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import OffloadPolicy
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
-from verl.utils.device import get_device_name, get_vendor
+from verl.utils.device import get_device_name, get_torch_device, get_vendor
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
@@ -191,6 +191,7 @@ class StapoWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)  # type: ignore[attr-defined]
     def full_weights(self) -> dict[str, torch.Tensor]:
         """The model's whole weights in its own names and in the rollout's type; empty on every rank but the first."""
+        get_torch_device().empty_cache()  # the rollout works next
         weights, _ = self.actor.engine.get_per_tensor_param()
         first, dtype = dist.get_rank() == 0, getattr(torch, self.config.rollout.dtype)
         tied = self.actor.model_config.hf_config.tie_word_embeddings  # a second name of the embedding
