@@ -373,6 +373,20 @@ def test_contaminated_prompts_and_other_languages_are_left_out_when_asked(tmp_pa
     assert not (tmp_path / "none" / "data.json").exists()
 
 
+def test_listed_problems_alone_are_taken_in_the_sources_order(tmp_path: Path, toy: Path) -> None:
+    given, listed = str(jsonl(tmp_path / "set.jsonl", SOURCE)), tmp_path / "problems.txt"
+    ids = [source.Prompt(text, 0, "").problem_id for text in ("What is $2+3$?", "求和 $3+4$")]
+    listed.write_text("\n".join(ids) + "\n")
+    record = prepare(given, toy, tmp_path / "out", problems=listed)
+    assert problems(tmp_path / "out") == ["求和 $3+4$", "What is $2+3$?"]
+    assert record.counts["not_listed"] == 2
+    listed.write_text(f"{ids[0]}\nproblem-0\n")
+    with pytest.raises(BadInput, match="1 of 2, the first: problem-0"):
+        prepare(given, toy, tmp_path / "other", problems=listed)
+    with pytest.raises(BadInput, match="no such file"):
+        prepare(given, toy, tmp_path / "other", problems=tmp_path / "none.txt")
+
+
 def test_form_and_writer_of_the_source_do_not_change_the_content(tmp_path: Path, toy: Path) -> None:
     wrapped = [hub(PREFIX + r["problem"] + SUFFIX, r["answer"]) for r in SOURCE] * 3
     records = [

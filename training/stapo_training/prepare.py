@@ -58,6 +58,10 @@ def prepare(o: DataOptions) -> DataRecord | None:
     out = o.out
     options: dict[str, Any] = {"language": o.language, "exclude_contaminated": o.exclude_contaminated}
     options |= {"levels": sorted(o.levels)} if o.levels else {}  # records of earlier versions have no such keys
+    if o.problems:
+        if not o.problems.is_file():
+            raise BadInput("no such file", found=o.problems, expected="a problem's id a line", next_step="--problems FILE")
+        options["problems_sha256"] = store.sha256_file(o.problems)
     within = reach.Asked(o.within_reach, o.draw, o.samples, o.max_tokens, o.seed) if o.within_reach else None
     models = within.folder.revisions if within else {}
     loaded = _benchmarks(o.benchmarks)
@@ -98,7 +102,8 @@ def _candidates(o: DataOptions, given: source.SourceFile, loaded: Mapping[str, b
     prompts = source.distinct(source.read(given))
     agreeing = [p for p in prompts if not p.conflicting]
     of_level = [p for p in agreeing if not o.levels or p.level in map(str, o.levels)]
-    kept = [p for p in of_level if o.language == "all" or not source.has_cjk(p.problem)]
+    listed = of_level if o.problems is None else _listed(o.problems, of_level)
+    kept = [p for p in listed if o.language == "all" or not source.has_cjk(p.problem)]
     reports = contamination.find(kept, loaded)
     matched = contamination.matched_ids(reports)
     train = [p for p in kept if not (o.exclude_contaminated and p.problem_id in matched)]
@@ -107,11 +112,25 @@ def _candidates(o: DataOptions, given: source.SourceFile, loaded: Mapping[str, b
         "copies_dropped": sum(p.copies for p in prompts) - len(prompts),
         "conflicts_dropped": len(prompts) - len(agreeing),
         **({"level_dropped": len(agreeing) - len(of_level)} if o.levels else {}),
-        "language_dropped": len(of_level) - len(kept),
+        **({"not_listed": len(of_level) - len(listed)} if o.problems else {}),
+        "language_dropped": len(listed) - len(kept),
         "contaminated": len(matched),
         "contaminated_dropped": len(kept) - len(train),
     }
     return prompts, train, counts, reports
+
+
+def _listed(path: Path, prompts: Sequence[source.Prompt]) -> list[source.Prompt]:
+    """The prompts whose ids a file lists, in their own order."""
+    ids = set(path.read_text().split())
+    if missing := sorted(ids - {p.problem_id for p in prompts}):
+        raise BadInput(
+            f"{path} lists problems that are not there",
+            found=f"{len(missing)} of {len(ids)}, the first: {missing[0]}",
+            expected="ids of problems of the source, of the levels asked for",
+            next_step="take the --source and --levels that the list was made from",
+        )
+    return [p for p in prompts if p.problem_id in ids]
 
 
 def _written(

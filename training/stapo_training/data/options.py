@@ -27,6 +27,8 @@ class DataOptions:
     """en leaves out prompts with Chinese, Japanese or Korean ideographs."""
     levels: tuple[int, ...] = ()
     """Levels of difficulty to take, where the source has such."""
+    problems: Path | None = None
+    """A file with a problem's id a line: take these alone."""
     exclude_contaminated: tyro.conf.FlagCreatePairsOff[bool] = False
     """Leave out prompts that match a benchmark problem."""
     validation: str = "aime24"
