@@ -60,7 +60,9 @@ def prepare(o: DataOptions) -> DataRecord | None:
     options |= {"levels": sorted(o.levels)} if o.levels else {}  # records of earlier versions have no such keys
     if o.problems:
         if not o.problems.is_file():
-            raise BadInput("no such file", found=o.problems, expected="a problem's id a line", next_step="--problems FILE")
+            raise BadInput(
+                "no such file", found=o.problems, expected="a problem's id a line", next_step="--problems FILE"
+            )
         options["problems_sha256"] = store.sha256_file(o.problems)
     within = reach.Asked(o.within_reach, o.draw, o.samples, o.max_tokens, o.seed) if o.within_reach else None
     models = within.folder.revisions if within else {}

@@ -93,16 +93,17 @@ def check_model(config: Any) -> str:
 
 def _check_named(size: str, model: str) -> None:
     """Raises BadInput where a run's size says a model that we know, and its model is another one: by the id of the hub,
-    or by the shape in a folder. Records and table would call it by that size."""
+    or by the shape in a folder. Records and table would call it by that size. Some sizes are of folders alone."""
     file = Path(__file__).parents[1] / "configs" / "size" / f"{size}.yaml"
     named = yaml.safe_load(file.read_text())["actor_rollout_ref"]["model"]["path"] if file.exists() else ""
-    if named not in KNOWN or model == named:
+    made = size in REAL or is_miniature_size(size)  # by `fetch` or `base`, from weights that no id of the hub names
+    if model == named or not (named in KNOWN or (made and is_hub_id(model))):
         return
     facts = None if is_hub_id(model) else find_config(model)
     other = [f"{k} {facts.get(k)}" for k, v in KNOWN[named].items() if facts.get(k) != v] if facts else []
     if is_hub_id(model) or other:
         raise BadInput(f"this model is not the one of size {size}", found=f"{model} {', '.join(other[:3])}".strip(),
-                       expected=f"{named}, or a name of its own: records and table call it by its size",
+                       expected=f"{'its folder' if made else named}, or a size of its own: records call it by its size",
                        next_step="run.size=NAME +by_size.NAME='{...}' (docs/training.md, Another model)")  # fmt: skip
 
 
