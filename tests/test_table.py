@@ -203,6 +203,12 @@ def test_methods_are_compared_and_holm_by_hand(tmp_path):
     assert t.families == {"miniature, single benchmarks": 3}
 
 
+def test_stapo_is_compared_with_a_method_of_ones_own(tmp_path):
+    cell(three(tmp_path), "mine", ["00"] * 6)
+    d = difference(table(tmp_path), "stapo", "mine")
+    assert (d.points, d.status) == (50.0, "run")
+
+
 def test_the_papers_sizes_are_one_family_and_averages_another(tmp_path):
     for size in ("qwen3-1.7b", "qwen3-8b"):
         for b in labels.PAPER_BENCHMARKS:

@@ -291,7 +291,7 @@ def differences(
     out = []
     for method, against in [
         *((m, labels.BASE) for m in methods),
-        *((METHOD, b) for b in labels.METHODS if b != METHOD),
+        *((METHOD, b) for b in dict.fromkeys((*labels.METHODS, *methods)) if b != METHOD),
     ]:
         for name, parts in columns.items():
             family = f"{table}, {'averages' if name == labels.AVERAGE else 'single benchmarks'}"
