@@ -35,7 +35,8 @@ FOREIGN = ("metrics.jsonl", "checkpoints")
 _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
     *("run.weight_transfer_limit_s", "run.rollout_limit_s", "ray_kwargs.ray_init.num_cpus"),
-    *("ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS", "transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
+    *(f"ray_kwargs.ray_init.runtime_env.env_vars.{name}" for name in ("OMP_NUM_THREADS", "GLIBC_TUNABLES")),
+    *("transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
     "actor_rollout_ref.selector.form",  # removed; the records of 0.2.0 name it
     "reward.num_workers",  # how many processes ask the reward function
