@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from verl.utils import tensordict_utils as tu
-from verl.utils.device import get_device_id
+from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.engine.fsdp import transformer_impl
 
 from stapo_training.methods import ProxyConfig, SelectorConfig
@@ -85,6 +85,8 @@ class SelectingEngine(_VeRLEngine):
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
         s = self.selector
+        if get_device_name() == "cpu":
+            get_torch_device().empty_cache()  # what one pass leaves free another would not fill
         if forward_only:
             return super().forward_backward_batch(data, loss_function, forward_only)
         if self.proxy.min_p:
