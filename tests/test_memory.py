@@ -67,7 +67,6 @@ def test_the_lowest_limit_of_nested_groups_counts(tmp_path: Path, monkeypatch: p
 BLOCKS = """
 import psutil, torch
 from stapo_results import memory
-from stapo_training.start.configuration import compose
 
 def in_use():
     return psutil.Process().memory_info().rss / 2**20

@@ -380,10 +380,19 @@ def test_listed_problems_alone_are_taken_in_the_sources_order(tmp_path: Path, to
     record = prepare(given, toy, tmp_path / "out", problems=listed)
     assert problems(tmp_path / "out") == ["求和 $3+4$", "What is $2+3$?"]
     assert record.counts["not_listed"] == 2
-    listed.write_text(f"{ids[0]}\nproblem-0\n")
-    with pytest.raises(BadInput, match="1 of 2, the first: problem-0"):
-        prepare(given, toy, tmp_path / "other", problems=listed)
-    with pytest.raises(BadInput, match="no such file"):
+    listed.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(ids[::-1]).encode())  # another order and editor, the same list
+    assert prepare(given, toy, tmp_path / "out", problems=listed) == record
+    conflicting = source.Prompt("Name a prime.", 0, "").problem_id
+    for content, found in (
+        (f"{ids[0]}\nproblem-0\n".encode(), "1 of 2, the first: problem-0"),
+        (conflicting.encode(), f"1 of 1, the first: {conflicting}"),
+        (b"\n", "it is empty"),
+        (b"\xff\xfe", "decode"),
+    ):
+        listed.write_bytes(content)
+        with pytest.raises(BadInput, match=found):
+            prepare(given, toy, tmp_path / "other", problems=listed)
+    with pytest.raises(BadInput, match="No such file"):
         prepare(given, toy, tmp_path / "other", problems=tmp_path / "none.txt")
 
 

@@ -2,7 +2,7 @@
 
 Pure functions of the records. A score is a fraction and a difference is in percentage points.
 
-Compared are each method with the base model, and STAPO with each baseline, of one size at one setting, on each
+Compared are each method with the base model, and STAPO with each other method, of one size at one setting, on each
 benchmark and on their average: by problem, and by training seed where both have the same several ones. The tests that
 one table shows are two families: those on single benchmarks, and those on the averages, which sum the former up and are
 not further tests of the same thing. The paper's three sizes are one table; every other section is a table of its own.

@@ -12,6 +12,7 @@ import token_logs as logs
 
 from stapo_repro.read import TrainingRun, load_cells, load_training_runs
 from stapo_repro.tokens.log import load
+from stapo_results import token_log
 from stapo_results.schema import Cell, ProblemResult, StepMetrics
 from stapo_results.statistics import Number
 from stapo_results.store import read
@@ -31,6 +32,17 @@ def test_claims_name_methods_fields_and_ranges() -> None:
         assert claim.low < claim.high, claim.id
         assert (claim.of == "paired") == claim.measure[0].startswith("accuracy"), claim.id
         assert not claim.compared or len(claim.methods) == 2, claim.id
+
+
+def test_the_listed_prompts_are_those_of_the_trainings() -> None:
+    """A log has rare tokens alone: it names 60 of the 68. train.parquet's hash on record confirms all."""
+    listed = Path(page.__file__).with_name("prompts.txt").read_text().split()
+    trained = set[str]()
+    for folder in (RECORDS / "real/train").iterdir():
+        log = token_log.read(folder)
+        assert log is not None
+        trained |= {*log.tokens["prompt_id"].to_pylist()}
+    assert (len({*listed}), len(trained - {*listed}), len(trained)) == (68, 0, 60)
 
 
 def claim(

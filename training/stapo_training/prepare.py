@@ -13,6 +13,7 @@ What it leaves in its folder:
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -58,12 +59,9 @@ def prepare(o: DataOptions) -> DataRecord | None:
     out = o.out
     options: dict[str, Any] = {"language": o.language, "exclude_contaminated": o.exclude_contaminated}
     options |= {"levels": sorted(o.levels)} if o.levels else {}  # records of earlier versions have no such keys
-    if o.problems:
-        if not o.problems.is_file():
-            raise BadInput(
-                "no such file", found=o.problems, expected="a problem's id a line", next_step="--problems FILE"
-            )
-        options["problems_sha256"] = store.sha256_file(o.problems)
+    listed = _ids(o.problems) if o.problems else None
+    if listed:
+        options["problems_sha256"] = hashlib.sha256("\n".join(listed).encode()).hexdigest()
     within = reach.Asked(o.within_reach, o.draw, o.samples, o.max_tokens, o.seed) if o.within_reach else None
     models = within.folder.revisions if within else {}
     loaded = _benchmarks(o.benchmarks)
@@ -77,7 +75,7 @@ def prepare(o: DataOptions) -> DataRecord | None:
         deterministic=within is None or within.place[0] == "cpu",
         revisions={prompts.name: prompts.sha256} | {n: b.golds_sha256 for n, b in loaded.items()} | models,
     )
-    chosen = partial(_candidates, o, prompts, loaded)
+    chosen = partial(_candidates, o, listed, prompts, loaded)
     if o.dry_run:
         runs.previous_of(out, run, "--out", resumes=within is not None)
         kept = chosen()[1]
@@ -99,12 +97,14 @@ def prepare(o: DataOptions) -> DataRecord | None:
     return record
 
 
-def _candidates(o: DataOptions, given: source.SourceFile, loaded: Mapping[str, benchmarks.Benchmark]) -> Chosen:
+def _candidates(
+    o: DataOptions, ids: Sequence[str] | None, given: source.SourceFile, loaded: Mapping[str, benchmarks.Benchmark]
+) -> Chosen:
     """The distinct prompts; those that may be trained; how many each step took away; the report of contamination."""
     prompts = source.distinct(source.read(given))
     agreeing = [p for p in prompts if not p.conflicting]
     of_level = [p for p in agreeing if not o.levels or p.level in map(str, o.levels)]
-    listed = of_level if o.problems is None else _listed(o.problems, of_level)
+    listed = of_level if ids is None else _listed(ids, of_level)
     kept = [p for p in listed if o.language == "all" or not source.has_cjk(p.problem)]
     reports = contamination.find(kept, loaded)
     matched = contamination.matched_ids(reports)
@@ -114,25 +114,47 @@ def _candidates(o: DataOptions, given: source.SourceFile, loaded: Mapping[str, b
         "copies_dropped": sum(p.copies for p in prompts) - len(prompts),
         "conflicts_dropped": len(prompts) - len(agreeing),
         **({"level_dropped": len(agreeing) - len(of_level)} if o.levels else {}),
-        **({"not_listed": len(of_level) - len(listed)} if o.problems else {}),
+        **({"not_listed": len(of_level) - len(listed)} if ids else {}),
         "language_dropped": len(listed) - len(kept),
         "contaminated": len(matched),
         "contaminated_dropped": len(kept) - len(train),
     }
-    return prompts, train, counts, reports
+    return prompts, _some(train, counts), counts, reports
 
 
-def _listed(path: Path, prompts: Sequence[source.Prompt]) -> list[source.Prompt]:
-    """The prompts whose ids a file lists, in their own order."""
-    ids = set(path.read_text().split())
-    if missing := sorted(ids - {p.problem_id for p in prompts}):
+def _ids(path: Path) -> list[str]:
+    """The problems' ids in a file, each once, sorted: their order and what is between them decide nothing."""
+    try:
+        ids, error = sorted({*path.read_text("utf-8-sig").split()}), "it is empty"
+    except (OSError, UnicodeDecodeError) as e:
+        ids, error = [], str(e)
+    if not ids:
         raise BadInput(
-            f"{path} lists problems that are not there",
+            "no list of problems",
+            found=f"{path}: {error}",
+            expected="a problem's id a line",
+            next_step="--problems FILE",
+        )
+    return ids
+
+
+def _listed(ids: Sequence[str], prompts: Sequence[source.Prompt]) -> list[source.Prompt]:
+    """The prompts whose ids are listed, in their own order."""
+    if missing := sorted({*ids} - {p.problem_id for p in prompts}):
+        raise BadInput(
+            "--problems lists problems that are not there",
             found=f"{len(missing)} of {len(ids)}, the first: {missing[0]}",
-            expected="ids of problems of the source, of the levels asked for",
+            expected="ids of problems of the source, of the levels asked for, whose golds agree",
             next_step="take the --source and --levels that the list was made from",
         )
     return [p for p in prompts if p.problem_id in ids]
+
+
+def _some(prompts: list[source.Prompt], counts: Mapping[str, int]) -> list[source.Prompt]:
+    """Raises BadInput where no prompt is left."""
+    if not prompts:
+        raise BadInput("no prompt is left", found=counts, next_step="ask for fewer filters (stapo-train data --help)")
+    return prompts
 
 
 def _written(
@@ -145,9 +167,7 @@ def _written(
         counts["not_drawn"] = len(train) - len(rights)
         counts["never_right_dropped"] = sum(not n for n in rights.values())
         counts["always_right_dropped"] = sum(n == within.samples for n in rights.values())
-        train = [p for p in train if 0 < rights.get(p.problem_id, 0) < within.samples]
-    if not train:
-        raise BadInput("no prompt is left", found=counts, next_step="check the options")
+        train = _some([p for p in train if 0 < rights.get(p.problem_id, 0) < within.samples], counts)
     store.write_atomic(out / "conflicts.jsonl", "".join(_conflict(p) for p in prompts if p.conflicting))
     store.write_json(out / "contamination.json", {"schema_version": 1, "benchmarks": reports})
     asked, rows = [(p.problem, p.gold, p.problem_id) for p in train], sum(p.copies for p in prompts)

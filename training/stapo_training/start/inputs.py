@@ -101,6 +101,7 @@ def _check_named(size: str, model: str) -> None:
         return
     facts = None if is_hub_id(model) else find_config(model)
     other = [f"{k} {facts.get(k)}" for k, v in KNOWN[named].items() if facts.get(k) != v] if facts else []
+    other += ["(no folder here)"] * (made and is_hub_id(model))
     if is_hub_id(model) or other:
         raise BadInput(f"this model is not the one of size {size}", found=f"{model} {', '.join(other[:3])}".strip(),
                        expected=f"{'its folder' if made else named}, or a size of its own: records call it by its size",

@@ -85,16 +85,14 @@ class SelectingEngine(_VeRLEngine):
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
         s = self.selector
-        if get_device_name() == "cpu":
-            get_torch_device().empty_cache()  # what one pass leaves free another would not fill
         if forward_only:
-            return super().forward_backward_batch(data, loss_function, forward_only)
+            return self._passed(data, loss_function, forward_only)
         if self.proxy.min_p:
             loss_function = partial(with_proxy, loss_function)
         # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it, with every method
         data["loss_mask"] = data["response_mask"]
         if s is None or not (s.selects or self.token_log):
-            return super().forward_backward_batch(data, loss_function, forward_only)
+            return self._passed(data, loss_function)
         began, now = time.perf_counter(), self.now
         now.mini_batch += 1
         tokens, group, judged = RankTokens(data, s, get_device_id()), self.get_data_parallel_group(), None
@@ -110,15 +108,20 @@ class SelectingEngine(_VeRLEngine):
             data["loss_mask"] = data["response_mask"]  # numerator and denominator count the kept alone
             now.metrics["seconds"] = time.perf_counter() - began
         if self.token_log is None:
-            return super().forward_backward_batch(data, loss_function)
+            return self._passed(data, loss_function)
         data[ROW] = torch.arange(len(data), device=tokens.offsets.device)
         self._recorder = LogRecorder(tokens, judged, s, self.token_log, data["responses"].values())
         try:
-            outputs = super().forward_backward_batch(data, loss_function)
+            outputs = self._passed(data, loss_function)
             now.logged.append(self._recorder.part(now, self.clip, data, keep_N, lambda v: gather(v, group)))
         finally:
             self._recorder = None
         return outputs
+
+    def _passed(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
+        if get_device_name() == "cpu":
+            get_torch_device().empty_cache()  # what the pass before left free this one would not fill
+        return super().forward_backward_batch(data, loss_function, forward_only)
 
     def statistics_pass(self, data: Batch, response_offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies (N,) of a batch's response tokens under the current policy, by a forward
