@@ -104,6 +104,20 @@ def test_a_run_of_0_2_0_goes_on(tmp_path: Path, old: Run) -> None:
         runs.previous_of(tmp_path, both, "run.out", **launch.rules(both, tmp_path))
 
 
+@pytest.mark.parametrize(("hardware", "last"), [("cpu", "hugetlb=1:perturb=5"), ("cpu-vllm", None)])
+def test_the_c_librarys_settings_are_for_rays_workers_alone(
+    hardware: str, last: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own come last, where the library lets them win; vLLM's servers get none."""
+    monkeypatch.setattr(os, "environ", {"GLIBC_TUNABLES": "perturb=5"})
+    config = compose(["method=stapo", "size=mini", f"hardware={hardware}", "run.out=x"])
+    given = config.ray_kwargs.ray_init.runtime_env.env_vars.GLIBC_TUNABLES
+    assert given is last or given.endswith(last)
+    launch._prepare_cpu(config)
+    assert os.environ["GLIBC_TUNABLES"] == "perturb=5"
+    assert os.environ["VERL_PLATFORM"] == "cpu"
+
+
 OPTIM = "actor_rollout_ref.actor.optim."
 
 
