@@ -1,10 +1,11 @@
-"""Two engines on one model: the same cells, each from its own samples, paired by problem."""
+"""Several engines on one model: the same cells, each from its own samples, paired by problem."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import combinations
 
 from stapo_repro.labels import benchmark_label
 from stapo_repro.read import Loaded
@@ -14,11 +15,12 @@ from stapo_results.errors import RecordError
 
 RULE = (
     "Written before the second engine ran: two engines agree on a cell within their error when the 95 % interval of "
-    "the difference, paired by problem, holds 0. Both have the same weights, prompts and grader, each its own samples. "
-    "Draws of seed 1 were made after those of seed 0 had been seen. Written on 2026-11-29, before a third engine ran on "
-    "AMC23 (vLLM 0.32.0 on a CPU, float32, seed 1, 320 samples): where the interval of its difference from hf's draws "
-    "together lies below 0, vLLM and hf differ on this cell. Where that holds 0, and that of its difference from vLLM's "
-    "draw on the H200 does not, the H200's draw stands alone. Else it stays open."
+    "the difference, paired by problem, holds 0. All have the same weights, prompts and grader, each its own samples. "
+    "Draws of seed 1 were made, and put together with the first, after those of seed 0 had been seen. Written on "
+    "2026-11-29, before a third engine ran on AMC23 (vLLM 0.32.0 on a CPU, float32, seed 2, 320 samples): where the "
+    "interval of its difference from hf's draws together lies below 0, vLLM and hf differ on this cell. Where that "
+    "holds 0, and that of its difference from vLLM's draw on the H200 does not, the H200's draw stands alone. Else it "
+    "stays open."
 )
 _HEAD = ("Cell", "Engine", "Other", "Accuracy (%)", "Other's", "First minus other (points)", "Mean tokens", "Agree")
 
@@ -29,31 +31,35 @@ def _name(c: Loaded) -> tuple[str, ...]:
 
 
 def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]]:
-    """A line for each cell that both hold, whatever the seed of the evaluation, and one for several draws together."""
-    ours, draws, rows = {_name(c): c for c in first}, defaultdict[tuple[str, ...], list[Loaded]](list), []
-    for theirs in other:
-        if own := ours.get(_name(theirs)):
-            _check_alike(own, theirs)
-            draws[_name(theirs)].append(theirs)
-    for name, cells in draws.items():
-        rows += [_row(ours[name], [c], f"seed {c.record.cell.eval_seed}") for c in cells]
-        if len(cells) > 1:
-            rows.append(_row(ours[name], cells, "together, seen afterwards"))
+    """Of each cell that several engines hold, each two of them: by draw of the second, and its draws together.
+
+    A draw is an evaluation of whatever seed. The engine with fewer draws is the first of two.
+    """
+    rows = []
+    for own in first:
+        draws = defaultdict[str, list[Loaded]](list)
+        for c in (own, *(c for c in other if _name(c) == _name(own))):
+            _check_alike(own, c)
+            draws[c.record.engine].append(c)
+        for a, b in combinations(sorted(draws.values(), key=len), 2):
+            rows += [_row(a, [c], f"seed {c.record.cell.eval_seed}") for c in b]
+            if len(b) > 1:
+                rows.append(_row(a, b, "together"))
     return rows
 
 
-def _row(own: Loaded, theirs: Sequence[Loaded], which: str) -> list[str]:
-    cell, engine = own.record.cell, theirs[0].record.engine
-    a, b = score([own]), score(theirs)
-    d = difference([a], [b], (own.record.engine, engine, cell.benchmark, cell.setting))
+def _row(own: Sequence[Loaded], theirs: Sequence[Loaded], which: str) -> list[str]:
+    cell, (first, engine) = own[0].record.cell, (of[0].record.engine for of in (own, theirs))
+    a, b = score(own), score(theirs)
+    d = difference([a], [b], (first, engine, cell.benchmark, cell.setting))
     told, agree = d.status, "undecided"
     if d.number.has_interval:
         told = number_shown(d.number, 1, sign=True)
         agree = "yes" if d.number.low <= 0 <= d.number.high else "no"
-    lengths = [math.fsum(c.record.mean_response_tokens for c in of) / len(of) for of in ([own], theirs)]
+    lengths = [math.fsum(c.record.mean_response_tokens for c in of) / len(of) for of in (own, theirs)]
     accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
     name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, {which}"
-    return [name, own.record.engine, engine, *accuracies, told, " and ".join(shown(n, 0) for n in lengths), agree]
+    return [name, first, engine, *accuracies, told, " and ".join(shown(n, 0) for n in lengths), agree]
 
 
 def _check_alike(own: Loaded, theirs: Loaded) -> None:

@@ -131,6 +131,14 @@ def test_engines_agree_where_the_interval_holds_zero(tmp_path: Path) -> None:
     rows = engines.compared(load_cells([tmp_path / "vllm"]), load_cells([tmp_path / "hf"]))
     assert [row[0].split(", ")[2] for row in rows] == ["seed 0", "seed 1", "together", "seed 0"]
     assert [row[5].split(" ")[0] for row in rows[:3]] == ["+5.0", "+50.0", "+27.5"]  # of two draws each problem's mean
+    third = again.model_copy(update={"eval_seed": 2})
+    synthetic.cell(
+        tmp_path / "third", "base", "amc23", "t1.0", ["00"] * 10, size=claims.SIZE, engine="third", cell=third
+    )
+    rows = engines.compared(load_cells([tmp_path / "vllm"]), load_cells([tmp_path / "hf", tmp_path / "third"]))
+    three = [("vllm", "third"), *[("vllm", "hf")] * 3, *[("third", "hf")] * 3, ("vllm", "hf")]  # the last of MATH500
+    assert [(row[1], row[2]) for row in rows] == three
+    assert [row[5].split(" ")[0] for row in (rows[0], rows[6])] == ["+50.0", "-22.5"]
 
 
 def test_statements_by_hand(tmp_path: Path) -> None:
