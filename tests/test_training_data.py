@@ -386,12 +386,13 @@ def test_listed_problems_alone_are_taken_in_the_sources_order(tmp_path: Path, to
     for content, found in (
         (f"{ids[0]}\nproblem-0\n".encode(), "1 of 2, the first: problem-0"),
         (conflicting.encode(), f"1 of 1, the first: {conflicting}"),
-        (b"\n", "it is empty"),
+        (b"\n", "lists no problems"),
         (b"\xff\xfe", "decode"),
     ):
         listed.write_bytes(content)
         with pytest.raises(BadInput, match=found):
             prepare(given, toy, tmp_path / "other", problems=listed)
+    assert not (tmp_path / "other" / "run.json").exists()  # another list may follow
     with pytest.raises(BadInput, match="No such file"):
         prepare(given, toy, tmp_path / "other", problems=tmp_path / "none.txt")
 

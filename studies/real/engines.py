@@ -6,23 +6,44 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 from stapo_repro.labels import benchmark_label
 from stapo_repro.read import Loaded
-from stapo_repro.scores import difference, score
+from stapo_repro.scores import Difference, difference, score
 from stapo_repro.text import grid, number_shown, shown
 from stapo_results.errors import RecordError
 
 RULE = (
     "Written before the second engine ran: two engines agree on a cell within their error when the 95 % interval of "
     "the difference, paired by problem, holds 0. All have the same weights, prompts and grader, each its own samples. "
-    "Draws of seed 1 were made, and put together with the first, after those of seed 0 had been seen. Written on "
-    "2026-11-29, before a third engine ran on AMC23 (vLLM 0.32.0 on a CPU, float32, seed 2, 320 samples): where the "
+    "The draw of seed 1 was made after that of seed 0 had been seen, and both were put together after both had been. "
+    "Written on 2026-11-29, before a third engine ran on AMC23 (vLLM 0.32.0 on a CPU, seed 2, 320 samples): where the "
     "interval of its difference from hf's draws together lies below 0, vLLM and hf differ on this cell. Where that "
     "holds 0, and that of its difference from vLLM's draw on the H200 does not, the H200's draw stands alone. Else it "
-    "stays open."
+    "stays open. It computes in float32, hf did in bfloat16: a difference may be the precision's."
 )
+THIRD = "vllm 0.32"
 _HEAD = ("Cell", "Engine", "Other", "Accuracy (%)", "Other's", "First minus other (points)", "Mean tokens", "Agree")
+
+
+class Pair(NamedTuple):
+    """Draws of one engine and of another on a cell, and which; the first's accuracy minus the other's, in points."""
+
+    first: Sequence[Loaded]
+    other: Sequence[Loaded]
+    which: str
+    difference: Difference
+
+    @property
+    def engines(self) -> tuple[str, str]:
+        return self.first[0].record.engine, self.other[0].record.engine
+
+    @property
+    def agree(self) -> bool | None:
+        """None: no interval."""
+        d = self.difference.number
+        return d.low <= 0 <= d.high if d.has_interval else None
 
 
 def _name(c: Loaded) -> tuple[str, ...]:
@@ -30,36 +51,51 @@ def _name(c: Loaded) -> tuple[str, ...]:
     return *map(str, cell.model), cell.benchmark, cell.setting
 
 
-def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[list[str]]:
-    """Of each cell that several engines hold, each two of them: by draw of the second, and its draws together.
+def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[Pair]:
+    """Of each cell of `first`, each two of its engines: by draw of the second, and its draws together.
 
     A draw is an evaluation of whatever seed. The engine with fewer draws is the first of two.
     """
-    rows = []
+    pairs = []
     for own in first:
         draws = defaultdict[str, list[Loaded]](list)
         for c in (own, *(c for c in other if _name(c) == _name(own))):
             _check_alike(own, c)
             draws[c.record.engine].append(c)
         for a, b in combinations(sorted(draws.values(), key=len), 2):
-            rows += [_row(a, [c], f"seed {c.record.cell.eval_seed}") for c in b]
+            pairs += [_pair(a, [c], f"seed {c.record.cell.eval_seed}") for c in b]
             if len(b) > 1:
-                rows.append(_row(a, b, "together"))
-    return rows
+                pairs.append(_pair(a, b, "together"))
+    return pairs
 
 
-def _row(own: Sequence[Loaded], theirs: Sequence[Loaded], which: str) -> list[str]:
-    cell, (first, engine) = own[0].record.cell, (of[0].record.engine for of in (own, theirs))
-    a, b = score(own), score(theirs)
-    d = difference([a], [b], (first, engine, cell.benchmark, cell.setting))
-    told, agree = d.status, "undecided"
-    if d.number.has_interval:
-        told = number_shown(d.number, 1, sign=True)
-        agree = "yes" if d.number.low <= 0 <= d.number.high else "no"
-    lengths = [math.fsum(c.record.mean_response_tokens for c in of) / len(of) for of in (own, theirs)]
-    accuracies = [number_shown(s.estimate, 1, 100) for s in (a, b)]
-    name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, {which}"
-    return [name, first, engine, *accuracies, told, " and ".join(shown(n, 0) for n in lengths), agree]
+def _pair(a: Sequence[Loaded], b: Sequence[Loaded], which: str) -> Pair:
+    cell = a[0].record.cell
+    label = (a[0].record.engine, b[0].record.engine, cell.benchmark, cell.setting)
+    return Pair(a, b, which, difference([score(a)], [score(b)], label))
+
+
+def third_engine(pairs: Sequence[Pair]) -> str:
+    """What the rule makes of the third engine's draw; "" where it was not run."""
+    from_hf = [p for p in pairs if p.engines[0].startswith(THIRD) and p.engines[1] == "hf" and p.which == "together"]
+    from_vllm = [p for p in pairs if p.engines[1].startswith(THIRD)]
+    if not (from_hf and from_vllm):
+        return ""
+    if from_hf[0].difference.number.high < 0:
+        return "By the rule vLLM and hf differ on AMC23."
+    if from_hf[0].agree and from_vllm[0].agree is False:
+        return "By the rule the H200's draw stands alone on AMC23."
+    return "By the rule it stays open which engine's draws stand alone on AMC23."
+
+
+def _row(p: Pair) -> list[str]:
+    cell, d = p.first[0].record.cell, p.difference
+    told = d.status if p.agree is None else number_shown(d.number, 1, sign=True)
+    lengths = [math.fsum(c.record.mean_response_tokens for c in of) / len(of) for of in (p.first, p.other)]
+    accuracies = [number_shown(score(of).estimate, 1, 100) for of in (p.first, p.other)]
+    name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, {p.which}"
+    agree = {True: "yes", False: "no", None: "undecided"}[p.agree]
+    return [name, *p.engines, *accuracies, told, " and ".join(shown(n, 0) for n in lengths), agree]
 
 
 def _check_alike(own: Loaded, theirs: Loaded) -> None:
@@ -74,5 +110,7 @@ def _check_alike(own: Loaded, theirs: Loaded) -> None:
 
 def section(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[str]:
     """The rule and the cells, or that none was run by two engines."""
-    rows = compared(first, other)
-    return ["## Do the engines agree?", "", RULE, "", *(grid(_HEAD, rows, 3) if rows else ["Not run."]), ""]
+    pairs = compared(first, other)
+    found = grid(_HEAD, [_row(p) for p in pairs], 3) if pairs else ["Not run."]
+    decided = third_engine(pairs)
+    return ["## Do the engines agree?", "", RULE, "", *found, "", *([decided, ""] if decided else [])]

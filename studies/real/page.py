@@ -258,7 +258,7 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
     """Add results/tables/real.md, the findings' block and the figures of the committed probes."""
     of = probes(records)
     head = (
-        "# A real model\n\nFirst its trainings and what was claimed of them, then two engines and a judge, then the "
+        "# A real model\n\nFirst its trainings and what was claimed of them, then engines and a judge, then the "
         "untrained model's own responses, of which `stapo-train probe` made the logs."
     )
     asked = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]

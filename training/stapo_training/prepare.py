@@ -89,8 +89,9 @@ def prepare(o: DataOptions) -> DataRecord | None:
             again = "makes the samples that are missing" if within else "makes it anew"
             samples_file = out / reach.SAMPLES
             lines = len(samples_file.read_bytes().splitlines()) if within and samples_file.exists() else 0
+            found = chosen()  # before there is a record: a wrong list of problems leaves none
             with folder.working(f"{lines} samples" if lines else "the start", resume=f"the same command {again}"):
-                record = _written(o, prompts, validated, chosen(), within)
+                record = _written(o, prompts, validated, found, within)
     _show(record, loaded)
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=... run.data={out} ...")
@@ -125,35 +126,33 @@ def _candidates(
 def _ids(path: Path) -> list[str]:
     """The problems' ids in a file, each once, sorted: their order and what is between them decide nothing."""
     try:
-        ids, error = sorted({*path.read_text("utf-8-sig").split()}), "it is empty"
+        ids, error = sorted({*path.read_text("utf-8-sig").split()}), "nothing"
     except (OSError, UnicodeDecodeError) as e:
         ids, error = [], str(e)
     if not ids:
-        raise BadInput(
-            "no list of problems",
-            found=f"{path}: {error}",
-            expected="a problem's id a line",
-            next_step="--problems FILE",
-        )
+        what, cure = f"{path} lists no problems", "--problems FILE"
+        raise BadInput(what, found=error, expected="a problem's id a line", next_step=cure)
     return ids
 
 
 def _listed(ids: Sequence[str], prompts: Sequence[source.Prompt]) -> list[source.Prompt]:
     """The prompts whose ids are listed, in their own order."""
-    if missing := sorted({*ids} - {p.problem_id for p in prompts}):
+    asked = {*ids}
+    if missing := sorted(asked - {p.problem_id for p in prompts}):
         raise BadInput(
             "--problems lists problems that are not there",
             found=f"{len(missing)} of {len(ids)}, the first: {missing[0]}",
             expected="ids of problems of the source, of the levels asked for, whose golds agree",
-            next_step="take the --source and --levels that the list was made from",
+            next_step="take the --source and --levels of the list; drop what has several golds (conflicts.jsonl)",
         )
-    return [p for p in prompts if p.problem_id in ids]
+    return [p for p in prompts if p.problem_id in asked]
 
 
 def _some(prompts: list[source.Prompt], counts: Mapping[str, int]) -> list[source.Prompt]:
     """Raises BadInput where no prompt is left."""
     if not prompts:
-        raise BadInput("no prompt is left", found=counts, next_step="ask for fewer filters (stapo-train data --help)")
+        cure = "another --source, fewer filters, or another model for --within-reach (stapo-train data --help)"
+        raise BadInput("no prompt is left", found=counts, expected="at least one", next_step=cure)
     return prompts
 
 

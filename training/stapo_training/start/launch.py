@@ -107,7 +107,7 @@ def _prepare_cpu(config: Any) -> None:
         return
     given = config.ray_kwargs.ray_init.runtime_env.env_vars.items()
     # OpenMP's and the C library's are for Ray's workers: this process samples, and its daemons would inherit them
-    os.environ |= {k: str(v) for k, v in given if v is not None and not k.startswith(("OMP_", "GLIBC_"))}
+    os.environ |= {k: str(v) for k, v in given if not k.startswith(("OMP_", "GLIBC_"))}
     # Ray counts a CPU run's logical GPUs against this list, which hides real ones
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     if "verl" in sys.modules:

@@ -66,8 +66,7 @@ def train(config: Any) -> None:
     environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
     given: Any = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}), resolve=True)
     asked = given.pop("runtime_env", None) or {}
-    variables = (asked.pop("env_vars", None) or {}).items()
-    environment["env_vars"] |= {k: str(v) for k, v in variables if v is not None} | safe_path.VARIABLES
+    environment["env_vars"] |= {k: str(v) for k, v in (asked.pop("env_vars", None) or {}).items()} | safe_path.VARIABLES
     environment["env_vars"][vllm_plugin.RUN] = hashlib.sha256(str(config.run.out).encode()).hexdigest()[:12]
     environment |= {k: v for k, v in asked.items() if v is not None}
     # without an address Ray would join whatever cluster somebody has started on this machine
