@@ -104,17 +104,19 @@ def test_a_run_of_0_2_0_goes_on(tmp_path: Path, old: Run) -> None:
         runs.previous_of(tmp_path, both, "run.out", **launch.rules(both, tmp_path))
 
 
-@pytest.mark.parametrize(("hardware", "ours"), [("cpu", "=1:"), ("cpu-vllm", "")])
+@pytest.mark.parametrize(
+    ("hardware", "last", "alone"), [("cpu", "glibc.malloc.arena_max=1", False), ("cpu-vllm", "", True)]
+)
 @pytest.mark.parametrize("own", ["glibc.malloc.perturb=5", None])
 def test_the_c_librarys_settings_are_for_rays_workers_alone(
-    hardware: str, ours: str, own: str | None, monkeypatch: pytest.MonkeyPatch
+    hardware: str, last: str, alone: bool, own: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user's own come last, where the library lets them win; vLLM's servers get no others. From glibc 2.39 on a
     colon at the end makes all invalid."""
     monkeypatch.setattr(os, "environ", {"GLIBC_TUNABLES": own} if own else {})
     config = compose(["method=stapo", "size=mini", f"hardware={hardware}", "run.out=x"])
-    given = config.ray_kwargs.ray_init.runtime_env.env_vars.GLIBC_TUNABLES
-    assert given.endswith(ours + own if own else ours and "=1")
+    given = config.ray_kwargs.ray_init.runtime_env.env_vars.GLIBC_TUNABLES.split(":")
+    assert (given[-1], len(given) == 1) == (own or last, alone)
     launch._prepare_cpu(config)
     assert os.environ.get("GLIBC_TUNABLES") == own
     assert os.environ["VERL_PLATFORM"] == "cpu"

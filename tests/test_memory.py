@@ -12,6 +12,7 @@ import pytest
 
 from stapo_results import memory
 from stapo_training.start.configuration import compose
+from stapo_training.verl_ext import engine
 
 
 @pytest.mark.parametrize("group", ["", "slurm/job_7/step_0", "slurm"])
@@ -132,3 +133,18 @@ def test_a_training_without_a_gpu_keeps_small_blocks_that_it_frees_until_its_cac
     assert smaller < first / 5
     assert min(large, again) > first / 2
     assert 300 < returned < 500
+
+
+@pytest.mark.parametrize(("device", "first"), [("cpu", ["emptied"]), ("cuda", [])])
+def test_each_pass_without_a_gpu_begins_with_an_emptied_cache(
+    device: str, first: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the sampler or the pass before left free would be holes beside this one's tensors."""
+    done = list[str]()
+    monkeypatch.setattr(engine, "get_device_name", lambda: device)
+    monkeypatch.setattr(engine, "get_torch_device", lambda: SimpleNamespace(empty_cache=lambda: done.append("emptied")))
+    monkeypatch.setattr(engine._VeRLEngine, "forward_backward_batch", lambda *_: done.append("pass"))
+    ours = object.__new__(engine.SelectingEngine)
+    ours.forward_backward_batch({}, None, forward_only=True)
+    ours.forward_backward_batch({"response_mask": None}, None)
+    assert done == [*first, "pass"] * 2
