@@ -20,6 +20,7 @@ from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.run import run
 from stapo_results import store
+from stapo_results.errors import BadInput
 from stapo_results.schema import Run, Sample
 
 KINDS = ["hf", "openai", *(["vllm"] if os.environ.get("STAPO_TEST_ENGINE") == "vllm" else [])]
@@ -148,3 +149,11 @@ def test_a_run_that_was_cut_keeps_what_is_recorded(
     assert any("may differ" in n for n in said.notes) == (kind != "hf")
     if kind == "hf":
         assert again == lines
+
+
+@pytest.mark.skipif("vllm" not in KINDS, reason="needs vLLM: tox -e vllm")
+def test_an_argument_that_vllm_does_not_have_is_refused_before_the_model_is_read(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    nothing = replace(find_model(str(folder)), folder=tmp_path)
+    with pytest.raises(BadInput, match="max_num_seqs is near"):
+        make_engine("vllm", nothing, options=EngineOptions(vllm=("max_num_seq=4",)))

@@ -100,6 +100,23 @@ def test_foreign_files_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
         assert not run.finished
 
 
+@pytest.mark.parametrize(
+    ("made", "status", "binds"),
+    [({}, "failed", False), ({"m.jsonl": ""}, "interrupted", False), ({"a.log": "text"}, "running", False),
+     ({"m.jsonl": "{}"}, "failed", True), ({"m.jsonl/x": ""}, "running", True), ({}, "done", True)],
+)  # fmt: skip
+def test_an_unfinished_run_that_made_nothing_binds_nobody(tmp_path: Path, made: dict, status: str, binds: bool) -> None:
+    store.write_json(tmp_path / runs.RECORD, record(status=status))
+    for name, text in made.items():
+        store.write_atomic(tmp_path / name, text)
+    corrected = record(config={"lr": 0.2})
+    if binds:
+        assert refusal(tmp_path, corrected, foreign=["m.jsonl"]).found == "lr: 0.1 there, 0.2 now"
+    else:
+        assert runs.previous_of(tmp_path, corrected, "--out", foreign=["m.jsonl"]) is None
+        assert runs.previous_of(tmp_path, record(), "--out", foreign=["m.jsonl"]) is not None
+
+
 def test_seconds_are_summed_over_attempts_and_each_resumption_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,7 +135,8 @@ def previous_of(
 
     Args:
         may_differ: keys, as `differences` names them, that decide no number.
-        foreign: names that must not be in a folder that has no record yet. Default: all.
+        foreign: names of what the run makes, which must not be in a folder that has no record yet. Default: all. An
+            unfinished run that has made none of it binds nobody: what ended it in its first minutes may be corrected.
         advice: a next step for a folder of another run that is better than another folder; "" where there is none.
         resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
         older: the folder's configuration with what was so before a record could say it.
@@ -144,12 +145,13 @@ def previous_of(
         BadInput: it holds another run, or files without a record.
     """
     check_folder(path, flag)
-    if not (path / RECORD).exists():
-        names = sorted(p.name for p in path.iterdir()) if path.exists() else []
-        if found := [n for n in names if not n.startswith(".") and n in (foreign or names)]:
+    files = {p.name: p for p in sorted(path.iterdir())} if path.exists() else {}
+    made = [n for n in files if not n.startswith(".") and n != RECORD and n in (foreign or files)]
+    if RECORD not in files:
+        if made:
             raise BadInput(
                 f"{path} is not empty and holds no run",
-                found=", ".join(found[:_SHOWN]),
+                found=", ".join(made[:_SHOWN]),
                 expected="a new or an empty folder",
                 next_step=f"give another {flag}",
             )
@@ -158,7 +160,8 @@ def previous_of(
     config = older(previous.config) if previous.kind == new.kind else previous.config
     migrated = previous.model_copy(update={"config": config})
     differing = differences(migrated, new, may_differ)
-    if differing and not resumes and previous.kind == new.kind and previous.status != "done":
+    binds = resumes and any(files[n].is_dir() or files[n].stat().st_size for n in made)
+    if differing and not binds and previous.kind == new.kind and previous.status != "done":
         return None
     if differing:
         raise BadInput(

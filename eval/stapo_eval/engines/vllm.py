@@ -15,7 +15,7 @@ from typing import Any
 from stapo_eval.children import end_with_parent
 from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput, RunFailed, near_name
 from stapo_results.stop_tokens import stop_token_ids
 
 
@@ -51,6 +51,10 @@ class VllmEngine(Engine):
                 found=e,
                 next_step="tox -e eval (a GPU) or tox -e vllm (a CPU) makes an environment with it; or use --engine hf",
             ) from None
+        arguments = arguments or {}
+        for name in arguments.keys() - (known := vllm.EngineArgs.__dataclass_fields__):
+            next_step = f"{near_name(name, known)}vllm serve --help lists all"
+            raise BadInput("vLLM's engine has no such argument", found=f"--vllm {name}", next_step=next_step)
         if cpu := current_platform.is_cpu():
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
             dtype = "float32" if dtype == "auto" else dtype  # its own "auto" would make float32 weights bfloat16
@@ -65,7 +69,7 @@ class VllmEngine(Engine):
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",  # those of the sampling distribution, as the engine hf records them
         }
-        positions = vllm.EngineArgs(**options | (arguments := arguments or {})).create_model_config().max_model_len
+        positions = vllm.EngineArgs(**options | arguments).create_model_config().max_model_len
         options["max_model_len"] = most = min(positions, max_model_len or positions)
         if cpu:
             batched = max(8192, most)  # a prompt is in one piece

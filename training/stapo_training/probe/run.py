@@ -124,9 +124,9 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
         else:
             kept = "the finished mini-batches are kept; repeat the command to resume"
             with folder.working(f"{done} of {total} responses", kept), Display() as display:
-                store.write_atomic(log / TOKENIZER, (model.path / TOKENIZER).read_bytes())
                 scorer = Scorer(model, dtype=o.dtype, device=device)
                 scorer.check(tokens[0])
+                store.write_atomic(log / TOKENIZER, (model.path / TOKENIZER).read_bytes())
                 header = LogHeader(mode=o.mode, selector=named, tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary)
                 for step, members in missing.items():
 

@@ -247,12 +247,9 @@ def may_differ(key: str) -> bool:
 
 
 def rules(new: Run, out: Path) -> dict[str, Any]:
-    """How a run's folder is compared with a command (`runs.previous_of`). One that has trained no step binds nobody:
-    what Ray or vLLM refused in its first minutes may be corrected."""
-    folder = TrainingFolder(out)
-    begun = bool(folder.steps or folder.whole_checkpoints())
-    then = partial(older, new=new.config, folder=folder)
-    return {"may_differ": may_differ, "foreign": FOREIGN, "older": then, "advice": _advice, "resumes": begun}
+    """How a run's folder is compared with a command (`runs.previous_of`)."""
+    then = partial(older, new=new.config, folder=TrainingFolder(out))
+    return {"may_differ": may_differ, "foreign": FOREIGN, "older": then, "advice": _advice}
 
 
 def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFolder) -> dict[str, Any]:
