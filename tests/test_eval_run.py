@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import eval_model
@@ -22,6 +23,7 @@ from stapo_eval import show
 from stapo_eval.cli import main
 from stapo_eval.decoding import Decoding, card_setting, parse_settings
 from stapo_eval.engines import make_engine
+from stapo_eval.engines.hf import HfEngine
 from stapo_eval.engines.options import EngineOptions
 from stapo_eval.export import export
 from stapo_eval.models import find_model
@@ -30,7 +32,7 @@ from stapo_eval.plan import make_plan, may_differ
 from stapo_eval.run import judge_again, run
 from stapo_eval.scores import looks_repeated
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.runs import differences, previous_of
 from stapo_results.schema import CellRecord, ContextLimit, Run, Sample, Verdict
 from stapo_results.seeds import derive_seed
@@ -106,10 +108,11 @@ def test_a_finished_run_makes_again_what_is_gone_or_damaged(
     with monkeypatch.context() as patched:
         patched.setattr(running, "make_engine", None)  # all but samples is made from the samples
         for name in ("verdicts.jsonl", f"cells/{sorted((out / 'cells').iterdir())[0].name}", "summary.json"):
-            (out / name).unlink()
-            run(o)
-            assert pure_files(out) == whole
-            assert name in _record(out).resumptions[-1].start
+            for hurt in (Path.unlink, lambda path: os.truncate(path, path.stat().st_size // 2)):
+                hurt(out / name)
+                run(o)
+                assert pure_files(out) == whole
+                assert name in _record(out).resumptions[-1].start
     lines = (out / "samples.jsonl").read_bytes().splitlines(keepends=True)
     lines[3] = b'{"broken\n'
     (out / "samples.jsonl").write_bytes(b"".join(lines))
@@ -199,8 +202,6 @@ def test_responses_that_the_models_context_cuts_are_named(world: Path, tmp_path:
 def test_samples_that_failed_are_made_again_when_asked(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stapo_eval.engines.hf import HfEngine
-
     poll = HfEngine.poll
 
     def out_of_memory(self: HfEngine) -> list:
@@ -261,6 +262,14 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ({"vllm": ("max_num_seqs=8",)}, ["--vllm"]),
         ({"engine": "vllm", "vllm": ("trust_remote_code=true",)}, ["trust_remote_code"]),
         ({"engine": "vllm", "vllm": ("max_num_seqs",)}, ["max_num_seqs"]),
+        ({"template": ("enable_thinking=False",)}, ["enable_thinking=False"]),
+        ({"template": ("a=1", "a=2")}, ["a=2"]),
+        # the evaluated model would be its own judge
+        ({"engine": "openai", "url": ("http://127.0.0.1:1/v1",)}, ["--judge-url"]),
+        ({"engine": "openai", **dict.fromkeys(("url", "judge_url"), ("http://127.0.0.1:1/v1",))}, ["not known"]),
+        # of a trained model's seeds a base's are not drawn
+        ({"method": "stapo"}, ["'method': 'stapo'", "'method': 'justrl'"]),
+        ({"step": "base"}, ["--step NUMBER"]),
     ],
 )
 def test_bad_options_are_refused(
@@ -416,6 +425,31 @@ def test_arguments_of_vllm_are_part_of_a_run_where_samples_depend_on_them(world:
     assert differences(none, cache, may_differ) == ["vllm.kv_cache_dtype: None there, 'fp8' now"]
 
 
+def test_the_most_tokens_of_prompt_and_response_are_part_of_a_run(world: Path, tmp_path: Path) -> None:
+    """Of an engine here they cut responses; of an endpoint they say what its server has, which may be learnt later."""
+    none, cut = (make_plan(_options(world, tmp_path, max_model_len=n)).run for n in (0, 105))
+    assert none.run_id != cut.run_id
+    assert differences(none, cut, partial(may_differ, engine="hf")) == ["max_model_len: 0 there, 105 now"]
+    assert differences(none, cut, partial(may_differ, engine="openai")) == []
+
+
+def test_a_run_that_can_score_nothing_fails_and_the_corrected_one_goes_on(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match="no prompt fits"):
+        run(_options(world, tmp_path, max_model_len=10))
+    poll = HfEngine.poll
+    monkeypatch.setattr(
+        HfEngine,
+        "poll",
+        lambda self: [replace(f, finish_reason="error", logprob_sum=None, error="lost") for f in poll(self)],
+    )
+    with pytest.raises(RunFailed, match="--retry-errors"):
+        run(_options(world, tmp_path))
+    monkeypatch.setattr(HfEngine, "poll", poll)
+    assert all(c["missing"] == 0 for c in run(_options(world, tmp_path, retry_errors=True))["cells"])
+
+
 def test_a_system_message_and_arguments_of_the_template_reach_model_records_and_export(
     world: Path, tmp_path: Path
 ) -> None:
@@ -429,13 +463,19 @@ def test_a_system_message_and_arguments_of_the_template_reach_model_records_and_
     assert [b - a for a, b in zip(*lengths, strict=True)] == [len("Be short.") + 2 + 1] * 6
     cells = [store.read_json(next((Path(o.out) / "cells").iterdir()), CellRecord) for o in (plain, other)]
     assert [c.chat for c in cells] == [{}, {"system": "Be short.", "template": {"enable_thinking": False}}]
+    (tmp_path / "judge.jsonl").touch()  # of the same run, when a judge had scored it
     (file,) = export(Path(other.out), "responses", tmp_path)
+    assert not (tmp_path / "judge.jsonl").exists()
     encoded = encoding.encode(responses.read(file), encoding.find_model(Path(other.model)))
     assert [len(e.prompt) for e in encoded] == lengths[1]
     with pytest.raises(BadInput, match="another run"):
         run(replace(other, system=""))
     before = pure_files(Path(other.out))
-    judge_again(Path(other.out), Judging())
+    with pytest.raises(BadInput, match="which judge"):
+        judge_again(Path(other.out), Judging())
+    with pytest.raises(BadInput, match="without a judge"):
+        judge_again(Path(other.out), Judging(judge="none", judge_scope="all"))
+    judge_again(Path(other.out), Judging(judge="none"))
     assert pure_files(Path(other.out)) == before
 
 

@@ -133,6 +133,7 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             verdicts.append({"id": key["id"], "grader": "with the judge", "rule": s["correct"]})
     judged = any(record.scored_by == "rule+judge" for record, _, _ in cells)
     files = {"responses.jsonl": responses} | ({"judge.jsonl": verdicts} if judged else {})
+    (out / "judge.jsonl").unlink(missing_ok=True)  # the run may have had a judge before
     yield from (_write(out / name, lines) for name, lines in files.items())
 
 

@@ -26,8 +26,9 @@ Preset = Literal["ours", "math-verify", "justrl", "strict"]
 class Judging:
     """Options of the judge, those of `stapo-eval judge` too; its model and prompt count by their hashes."""
 
-    judge: str = "none"
-    """none, or a verifier model (folder or hub id, such as opencompass/CompassVerifier-3B)."""
+    judge: str = ""
+    """none, or a verifier model (folder or hub id, such as opencompass/CompassVerifier-3B). If empty, none; stapo-eval
+    judge wants it said."""
     judge_scope: Literal["rule-negatives", "all"] = "rule-negatives"
     """Samples that the judge is asked about; for these its verdict is the score."""
     judge_mode: JudgeMode = "compass"
@@ -40,7 +41,7 @@ class Judging:
     judge_prompt_unpublished: bool = False
     """Use a prompt that is not published; every record says so."""
     judge_engine: Literal["", "hf", "vllm", "openai"] = ""
-    """Engine of the judge; if empty, that of the run, or openai with --judge-url."""
+    """Engine of the judge; if empty, that of the run, or openai with --judge-url, which openai needs."""
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
     judge_max_model_len: int = 0
@@ -122,8 +123,8 @@ class RunOptions(EngineOptions, What, Judging, Where):
         options: EngineOptions = replace(self, served_model="", max_model_len=self.judge_max_model_len)
         options = options if kind == "vllm" else replace(options, vllm=())
         if kind == "openai":
-            return kind, replace(options, url=self.judge_url or options.url, replicas=0, tensor_parallel=1)
-        return kind, replace(options, url=self.judge_url)
+            options = replace(options, replicas=0, tensor_parallel=1)
+        return kind, replace(options, url=self.judge_url)  # at the run's address the model would judge itself
 
 
 MEMORY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "cpu_offload_gb"}

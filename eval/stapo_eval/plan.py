@@ -22,11 +22,13 @@ from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput, message_of
+from stapo_results.methods import methods
 from stapo_results.schema import Cell, Labels, Run
 from stapo_results.sizes import is_miniature_size
 
 SMALL_MODEL_BYTES = 64 << 20
 _LEAST = {"n": 0, "limit": 0, "batch_rows": 0, "threads": 0, "max_tokens": 1}
+_LATER = ("system", "template")  # what samples depend on, and earlier records do not have
 _SOURCE = "source:"  # where a benchmark came from: for the reader, its content is what counts
 
 
@@ -104,7 +106,8 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     checks.attempt("template", lambda: options.chat)
     checks.attempt("judge", check_judge, options.judge_scope, options.judge_mode)
     judged = options.judge not in ("", "none")
-    if not judged and not (options.out and (Path(options.out) / runs.RECORD).exists()):  # that run may have had them
+    began = options.out and (Path(options.out) / runs.RECORD).exists()
+    if not judged and (known or not began):  # a run that goes on may have had them
         checks.attempt("judge's options", _check_unjudged, options)
     checks.attempt("step", _step, options.step or "base")
     if options.out:
@@ -228,7 +231,7 @@ def _check_chat(chat: Chat, model: ModelFiles) -> None:
 
 def _labels(options: RunOptions, model: ModelFiles) -> Labels:
     known = model.labels or Labels(method="external", size=model.name, train_seed=0, step="base")
-    return Labels(
+    labels = Labels(
         method=options.method or known.method,
         size=options.size or known.size,
         train_seed=known.train_seed if options.train_seed < 0 else options.train_seed,
@@ -236,6 +239,12 @@ def _labels(options: RunOptions, model: ModelFiles) -> Labels:
         parent_run=known.parent_run,
         weights_sha256=model.weights_sha256,
     )
+    if labels.step == "base" and labels.method in methods():
+        raise BadInput("a trained model has a step", found=f"--method {labels.method}", next_step="--step NUMBER")
+    if model.labels and (other := {n: v for n, v in _trained(labels).items() if v != getattr(known, n)}):
+        raise BadInput("the model's stapo.json has other labels", found=other, expected=_trained(known),
+                       next_step="leave out --method, --size, --train-seed and --step")  # fmt: skip
+    return labels
 
 
 def _step(given: str) -> Any:
@@ -292,9 +301,16 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, JudgePrompt]:
         BadInput: no such model, no such prompt, or options that do not fit its engine.
     """
     kind, engine = options.judge_options()
-    check_options(kind, engine)
     given = options.judge
     local = find_model(given) if Path(given).is_dir() else None
+    if kind == "openai" and not engine.urls:
+        raise BadInput(
+            "a judge at an endpoint needs an address of its own", next_step="--judge-url http://HOST:PORT/v1"
+        )
+    if both := set(engine.urls) & set(options.urls) if local and kind == "openai" else ():
+        raise BadInput("which model of this address is the judge is not known: the evaluated one is there",
+                       found=min(both), next_step="--judge with the name that the address has for it")  # fmt: skip
+    check_options(kind, engine)
     if local is not None and _is_stand_in(local) and not options.judge_prompt:
         return local, STAND_IN
     prompt = find_prompt(options.judge_prompt, options.judge_mode, unpublished=options.judge_prompt_unpublished)
@@ -317,12 +333,14 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
     """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
     contents = {k: v for k, v in revisions.items() if not k.startswith(_SOURCE)}
     parts = {k: v for k, v in config.items() if k in IDENTITY} | {"revisions": contents}
-    parts |= {k: config[k] for k in ("system", "template") if config.get(k)}  # earlier records have neither
+    given = [*_LATER, *([] if config["engine"] == "openai" else ["max_model_len"])]  # which tells what a server has
+    parts |= {k: config[k] for k in given if config.get(k)}
     parts |= {f"vllm.{k}": v for k, v in config["vllm"].items() if k not in MEMORY}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def may_differ(key: str) -> bool:
-    """Whether a run may resume though this differs; `key` as `runs.differences` names it."""
-    free = RECORDED - IDENTITY - {"vllm", "system", "template"} | {f"vllm.{k}" for k in MEMORY}
+def may_differ(key: str, engine: str = "openai") -> bool:
+    """Whether a run of an engine may resume though this differs; `key` as `runs.differences` names it."""
+    free = RECORDED - IDENTITY - {"vllm", *_LATER} | {f"vllm.{k}" for k in MEMORY}
+    free -= set() if engine == "openai" else {"max_model_len"}
     return key in free or key.startswith(f"revision {_SOURCE}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ from stapo_eval.scores import write_records
 from stapo_eval.show import StageDisplay, Tally, print_plan, print_summary
 from stapo_eval.verdicts import verdicts_of
 from stapo_results import provenance, runs, store
-from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Run, Sample
+from stapo_results.errors import BadInput, RecordError, RunFailed
+from stapo_results.schema import CellRecord, Run, Sample, Verdict
 
 _JUDGE = ("judge", "revision judge")  # how differences begin that are the judge's
 _SAVE_SECONDS = 30.0  # between two records of the time spent: a kill loses at most so much
@@ -63,7 +64,9 @@ def run(options: RunOptions) -> dict[str, Any]:
             if not start:
                 summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
                 print_summary(summary, plan.out)
-                print(f"{plan.out} is finished; nothing was done")
+                lost = any(s.finish_reason == "error" for s in samples.values())
+                more = "; --retry-errors repeats the samples that are missing" if lost else ""
+                print(f"{plan.out} is finished; nothing was done{more}")
                 return summary
             print(f"{plan.out} was finished, but lacks {start}; making it again")
         summary = _finish(plan, folder, samples, start or f"{len(samples)} of {len(plan.keys())} samples")
@@ -86,7 +89,8 @@ def _rules(plan: EvaluationPlan) -> dict[str, Any]:
         again = f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
         return again if all(x.startswith(_JUDGE) for x in differing) else ""
 
-    return {"may_differ": may_differ, "older": recorded, "foreign": ["samples.jsonl"], "advice": advice}
+    same = partial(may_differ, engine=plan.options.engine)
+    return {"may_differ": same, "older": recorded, "foreign": ["samples.jsonl"], "advice": advice}
 
 
 def judge_again(
@@ -104,8 +108,11 @@ def judge_again(
         The summary, as in summary.json.
 
     Raises:
-        BadInput: no such run, samples missing from it, other benchmark files, or a judge that is not there.
+        BadInput: no such run, samples missing from it, other benchmark files, no judge, or one that is not there.
     """
+    if not judging.judge:
+        raise BadInput("which judge is not said", expected="--judge MODEL, or --judge none for the rule's scores alone",
+                       next_step="--judge opencompass/CompassVerifier-3B")  # fmt: skip
     if not (out / runs.RECORD).exists():
         raise BadInput(f"{out} holds no run", expected="the --out of stapo-eval run", next_step="stapo-eval run ...")
     known, files = store.read_json(out / runs.RECORD, Run), benchmark_files(benchmarks)
@@ -127,7 +134,7 @@ def judge_again(
     with runs.opened(
         out,
         plan.run,
-        may_differ=lambda key: may_differ(key) or key.startswith(_JUDGE),
+        may_differ=lambda key: may_differ(key, plan.options.engine) or key.startswith(_JUDGE),
         older=recorded,
         advice=lambda previous, differing: "--data-dir with the benchmarks of the run, or --benchmarks with its files",
     ) as folder:
@@ -149,12 +156,20 @@ def judge_again(
 
 
 def missing(plan: EvaluationPlan, samples: Collection[Key]) -> str:
-    """What a run that its record calls done does not have any more, in words; "" for nothing."""
+    """What a run that its record calls done does not have any more, or not whole, in words; "" for nothing."""
     keys = plan.keys()
     if len(samples) < len(keys):
         return f"{len(keys) - len(samples)} of {len(keys)} samples"
-    names = ("verdicts.jsonl", *(f"cells/{c.cell.slug}.json" for c in plan.cells), "summary.json")
-    return next((name for name in names if not (plan.out / name).exists()), "")
+    try:
+        name = "verdicts.jsonl"
+        if sum(1 for _ in store.read(plan.out / name, Verdict)) < len(keys):
+            return name
+        for name in (f"cells/{c.cell.slug}.json" for c in plan.cells):
+            store.read_json(plan.out / name, CellRecord)
+        json.loads((plan.out / (name := "summary.json")).read_text(encoding="utf-8"))
+    except (RecordError, OSError, ValueError):
+        return name
+    return ""
 
 
 def _finish(
@@ -174,6 +189,9 @@ def _finish(
             if len(samples) < len(keys):
                 with closing(_engine(plan)) as engine:  # its memory is the judge's afterwards
                     _generate(engine, plan, folder, samples, display)
+            if all(s.finish_reason == "error" for s in samples.values()):
+                raise RunFailed("every sample failed", found=next(iter(samples.values())).error,
+                                next_step=f"with its cause mended: {_command()} --retry-errors")  # fmt: skip
             ordered = [samples[k] for k in keys]
             if folder.record.deterministic and list(samples) != keys:
                 # a kill and replicas change the order in which samples come, and must not change the file
@@ -206,6 +224,9 @@ def _generate(
     check_refused(plan, engine.refused)
     requests = requests_of(plan, engine)
     prompts = {r.key: len(r.prompt) for r in requests if engine.counts_tokens}
+    if prompts and (shortest := min(prompts.values())) >= engine.context:
+        raise BadInput("no prompt fits into the model's positions", found=engine.context,
+                       expected=f"more than {shortest}", next_step="leave out --max-model-len")  # fmt: skip
     limit = context_limit(plan, prompts, engine.context)
     for note in (*refused_notes(engine.refused), *([context_note(limit)] if limit else [])):
         print(f"note: {note}", file=sys.stderr, flush=True)

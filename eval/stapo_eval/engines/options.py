@@ -64,8 +64,8 @@ def key_values(flag: str, given: Sequence[str], fixed: Collection[str]) -> dict[
     """The values of KEY=VALUE by name, JSON or text; raises BadInput for what is none, or is one of the fixed."""
     values = {}
     for key, equals, value in (x.partition("=") for x in given):
-        if not equals or key in fixed:
-            expected = f"KEY=VALUE, and none of {', '.join(sorted(fixed))}"
+        if not equals or key in fixed or key in values or value in ("True", "False", "None"):  # texts, so all true
+            expected = f"KEY=VALUE, each KEY once, true, false or null as in JSON; none of {', '.join(sorted(fixed))}"
             raise BadInput(f"--{flag} does not take this", found=key + equals + value, expected=expected)
         try:
             values[key] = json.loads(value)
