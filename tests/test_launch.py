@@ -155,6 +155,31 @@ def test_a_run_whose_learning_rate_depends_on_its_length_may_not_grow(tmp_path: 
     assert "run.steps: 30 there, 40 now" in str(e.value.found)
 
 
+@pytest.mark.parametrize(
+    ("deterministic", "loss", "may"), [(False, "vanilla", True), (False, "clip_cov", False), (True, "vanilla", False)]
+)
+def test_a_run_on_gpus_may_go_on_in_less_memory(tmp_path: Path, old: Run, deterministic, loss: str, may: bool) -> None:
+    a = old.config["actor_rollout_ref"]
+    actor = a["actor"] | {"policy_loss": a["actor"]["policy_loss"] | {"loss_mode": loss}}
+    old = changed(old, "actor_rollout_ref", actor=actor).model_copy(update={"deterministic": deterministic})
+    less = changed(old, "actor_rollout_ref", actor=actor | {"ppo_max_token_len_per_gpu": 1})
+    may_differ = launch.rules(less, tmp_path)["may_differ"]
+    assert (runs.differences(old, less, may_differ) == []) == may
+
+
+def test_what_was_refused_after_the_validation_may_be_corrected(tmp_path: Path, old: Run) -> None:
+    store.write_json(tmp_path / "run.json", old.model_copy(update={"status": "failed"}))
+    TrainingFolder(tmp_path).log_step(0, {"accuracy": 0.5}, {})
+    corrected = changed(old, "data", train_batch_size=3)
+    assert runs.previous_of(tmp_path, corrected, "run.out", **launch.rules(corrected, tmp_path)) is None
+    folder = TrainingFolder(tmp_path)
+    folder.take_over(anew=True)
+    folder.log_step(0, {"accuracy": 0.25}, {})
+    TrainingFolder(tmp_path).log_step(1, {}, {})
+    with pytest.raises(BadInput, match="train_batch_size"):
+        runs.previous_of(tmp_path, corrected, "run.out", **launch.rules(corrected, tmp_path))
+
+
 def test_a_training_that_ends_before_its_last_step_is_not_finished(tmp_path: Path) -> None:
     for step in (0, 1, 2):
         TrainingFolder(tmp_path).log_step(step, {}, {})

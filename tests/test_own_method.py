@@ -103,6 +103,10 @@ def test_the_run_records_its_own_copy_of_the_function_and_its_hash(overlay: Path
     assert record.revisions["selector"] == store.sha256_file(overlay.parent / "mine.py")
     launch._keep_selector(config)
     assert kept.read_text() == FUNCTION
+    (overlay.parent / "mine.py").write_text(f"{FUNCTION}\nopen(__file__ + '.ids')")
+    (overlay.parent / "mine.py.ids").touch()
+    with pytest.raises(BadInput, match=r"FileNotFoundError"):
+        launch._keep_selector(compose([f"method={overlay}", *MINI, f"run.out={tmp_path / 'other'}"]))
     (overlay.parent / "mine.py").write_text("changed")
     assert selector_from(config.actor_rollout_ref.selector).parameters == {"tau_p": 0.004, "q": 0.5}
 
@@ -136,6 +140,7 @@ def test_what_is_no_method_is_refused(overlay: Path, text: str | None) -> None:
     ("mine.py:symmetric", "def symmetric(:"),
     ("mine.py:symmetric", FUNCTION.replace("least=0.0", "least")),  # a parameter without a value
     ("mine.py:symmetric", FUNCTION.replace(", pool=alone", "")),
+    ("mine.py:symmetric", FUNCTION.replace("quantile(pool(", "float(max(").replace(", q)", ")")),  # of no candidate
     ("mine.py:symmetric", FUNCTION.replace("pool(", "pull(")),
     ("mine.py:symmetric", FUNCTION.replace("return Selection(stats.response_N & ~silenced_N, rare_N, threshold)",
                                            "return stats.response_N & ~silenced_N")),

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from driving import nvidia_smi
 from ray._private import services
+from safetensors.torch import load_file, save_file
 
 from stapo_results import shapes, throughput
 from stapo_results.errors import BadInput
@@ -63,8 +64,22 @@ def refusals(checks: Any) -> dict[str, str]:
                 ("data.function_tool_path", "/tools.py", "null"),
                 ("data.filter_overlong_prompts", "false", "true"),
                 ("+algorithm.rollout_correction.rollout_rs", "seq_mean_k1", "null"),
+                (f"{A}.rollout.val_kwargs.top_k", "5", "-1"),
+                (f"{A}.rollout.val_kwargs.do_sample", "false", "true"),
+                ("trainer.resume_mode", "disable", "auto"),
+                ("trainer.resume_from_path", "/other/global_step_5", "null"),
             )
         ),
+        ([f"{A}.rollout.max_model_len=1024"], "sizes", "at least 16384"),
+        *(
+            ([f"{A}.actor.checkpoint.{contents}"], "checkpoints", "all of its state")
+            for contents in ("save_contents=[modle,optimizer,extra]", "save_contents=[model]", "load_contents=[model]")
+        ),
+        ([f"{A}.actor.clip_ratio=0.1"], "what veRL reads", "clip_ratio_low"),
+        ([f"{A}.actor.grad_clip=0.5"], "what veRL reads", "optim.clip_grad"),
+        ([f"+{A}.rollout.engine_kwargs.vlm.use_fp64_gumbel=true"], "what veRL reads", "engine_kwargs.vlm"),
+        ([f"{A}.rollout.n=1"], "what veRL reads", "bare reward"),
+        (["+reward.custom_reward_function.reward_kwargs.nosie=0.7"], "verifier", "nosie"),
         (["alarms.stop=[fire]"], "alarms", "fire"),
         (["trainer.logger=[mlfow]"], "loggers", "mlfow is unknown"),
         (["reward.custom_reward_function.reward_kwargs.verifier=x"], "verifier", "strict_box"),
@@ -96,6 +111,10 @@ def test_a_loggers_package_and_wandbs_account(monkeypatch: pytest.MonkeyPatch, t
         (f"{A}.rollout.agent.default_agent_loop=nothing", "default_agent_loop=nothing"),
         ("reward.custom_reward_function.path=/nowhere.py", "/nowhere.py"),
         ("reward.custom_reward_function.path=null", "path"),
+        ("algorithm.adv_estimator=grop", "grop"),
+        (f"{A}.actor.policy_loss.loss_mode=vanila", "vanila"),
+        (f"{A}.actor.fsdp_config.dtype=bf17", "bf17"),
+        (f"{A}.rollout.name=vlm", "rollout.name=vlm"),
     ],
 )
 def test_what_verl_refuses_or_does_not_find(tiny_base: Path, tmp_path: Path, override: str, named: str) -> None:
@@ -178,12 +197,39 @@ def test_a_model_folder_without_its_weights_a_part_of_them_or_of_another_size(ti
     (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
     with pytest.raises(BadInput, match=f"no model-2.safetensors in {folder}"):
         inputs.check_model(config)
+    (folder / "model.safetensors.index.json").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(BadInput, match=r"no readable model\.safetensors\.index\.json"):
+        inputs.check_model(config)
     config.actor_rollout_ref.model.path = str(tmp_path / "nothing")
     with pytest.raises(BadInput, match="stapo-train base --out"):
         inputs.check_model(config)
     config.run.size = "mini-costly"
     with pytest.raises(BadInput, match="stapo-train base --world costly --out"):
         inputs.check_model(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: {f"module.{n}": t for n, t in tensors.items()}, "embed_tokens.weight missing"),
+        (lambda tensors: tensors | {"model.embed_tokens.weight": tensors["model.embed_tokens.weight"][:-1]}, "embed"),
+        (lambda tensors: {n.removeprefix("model."): t for n, t in tensors.items()}, ""),  # as without its head
+        (lambda tensors: tensors | {"model.rotary.inv_freq": tensors["model.norm.weight"] + 1}, ""),
+        (None, "is no whole file"),
+    ],
+)
+def test_weights_that_transformers_would_fill_at_random_are_refused(tiny_base, tmp_path: Path, change, said) -> None:
+    folder = Path(shutil.copytree(tiny_base / "model", tmp_path / "model"))
+    file = folder / "model.safetensors"
+    if change is None:
+        file.write_text("version https://git-lfs.github.com/spec/v1")
+    else:
+        save_file(change(load_file(file)), file)
+    if not said:
+        inputs.check_weights(str(folder))
+        return
+    with pytest.raises(BadInput, match=said):
+        inputs.check_weights(str(folder))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,13 @@ def test_only_a_marked_checkpoint_with_all_its_bytes_counts(tmp_path: Path, caps
     (tmp_path / "checkpoints/global_step_4/actor/model.pt").write_bytes(b"123")
     assert folder.last_checkpoint() == tmp_path / "checkpoints" / "global_step_2"
     assert "global_step_4 is damaged" in capsys.readouterr().out
+    # a copy that somebody keeps is none, another number and a mark that was cut off neither
+    shutil.copytree(tmp_path / "checkpoints/global_step_2", tmp_path / "checkpoints/global_step_2.bak")
+    shutil.copytree(tmp_path / "checkpoints/global_step_2", tmp_path / "checkpoints/global_step_900")
+    (tmp_path / "checkpoints/global_step_4/COMPLETE.json").write_text("")
+    assert [c.step for c in folder.whole_checkpoints()] == [2]
+    folder.keep_last(1)
+    assert (tmp_path / "checkpoints/global_step_2.bak/COMPLETE.json").exists()
 
 
 def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ def verifier_from(config: Any) -> str | None:
     chosen = config.reward.custom_reward_function
     if chosen.path != PATH:
         return None
+    if unknown := set(chosen.reward_kwargs) - {"verifier", "noise"}:
+        raise BadInput("the reward has no such argument", found=", ".join(sorted(unknown)), expected="verifier, noise",
+                       next_step="correct its name")  # fmt: skip
     name = chosen.reward_kwargs.get("verifier", VERIFIERS[0])
     if name not in VERIFIERS:
         raise BadInput(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run, StepMetrics
+from stapo_training.artifacts.weights import described
 from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
 
 if TYPE_CHECKING:
@@ -184,14 +185,8 @@ def _check_tensors(files: Sequence[Path], folder: Path, tied: Collection[str]) -
 
     transformers would fill the others at random, as those of a LoRA.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
-    expected, found = ({n: tuple(t.shape) for n, t in state.items() if n not in tied}
-                       for state in (model.state_dict(), read_shards(files[:1])[0]))  # fmt: skip
+    expected = {n: shape for n, shape in described(folder).items() if n not in tied}
+    found = {n: tuple(t.shape) for n, t in read_shards(files[:1])[0].items() if n not in tied}
     if wrong := [n for n in sorted(expected.keys() | found.keys()) if expected.get(n) != found.get(n)]:
         raise BadInput(
             f"{folder.parent}: the tensors are not those of the model that config.json describes",

@@ -23,9 +23,23 @@ def missing_files(folder: Path, *, tokenizer: str = "") -> list[str]:
         tokenizer: a pattern of tokenizer files of which one has to be there; "" asks for none.
     """
     index = folder / "model.safetensors.index.json"
-    shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    try:
+        shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    except (ValueError, KeyError, TypeError):
+        return [f"readable {index.name}"]
     lacking = sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
     return lacking + ([tokenizer] if tokenizer and not any(folder.glob(tokenizer)) else [])
+
+
+def described(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of each tensor of the model that a folder's config.json describes, as transformers makes it."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    return {name: tuple(t.shape) for name, t in model.state_dict().items()}
 
 
 def pin(config: Any, *, download: bool) -> None:

@@ -123,13 +123,16 @@ class TrainingFolder:
         complete = []
         for marker in self.checkpoints.glob(f"global_step_*/{COMPLETE}"):
             folder = marker.parent
-            with suppress(FileNotFoundError):
+            if not folder.name.removeprefix("global_step_").isdecimal():
+                continue  # a copy that somebody keeps
+            with suppress(FileNotFoundError, ValueError):
                 mark = json.loads(marker.read_text())
-                if all((folder / n).stat().st_size == size for n, size in mark["bytes"].items()):
+                sizes = {n: (folder / n).stat().st_size for n in mark["bytes"]}
+                if (folder.name, sizes) == (f"global_step_{mark['step']}", mark["bytes"]):
                     complete.append(Checkpoint(mark["step"], sum(mark["bytes"].values()), folder))
                     continue
             if warn and marker.exists():  # a live run deletes its mark first
-                print(f"{folder} is damaged (a file changed its size or is gone): it is not used")
+                print(f"{folder} is damaged (a file changed its size or is gone), or of another step: it is not used")
         return sorted(complete)
 
     def last_checkpoint(self) -> Path | None:
@@ -159,10 +162,18 @@ class TrainingFolder:
                 (old.path / COMPLETE).unlink()
                 shutil.rmtree(old.path)
 
-    def take_over(self) -> None:
-        """Take out what an interrupted run left half done: lines and checkpoints. Only for the folder's one writer."""
+    def take_over(self, anew: bool = False) -> None:
+        """Take out what an interrupted run left half done: lines and checkpoints. Only for the folder's one writer.
+
+        anew: of a run that was corrected before its first step, take out its validation, too.
+        """
         for file in (self.metrics_file, self.timings_file, self.alarms_file):
-            store.repair(file)
+            if anew:
+                file.unlink(missing_ok=True)
+            else:
+                store.repair(file)
+        if anew:
+            self._logged, self.alarms = {}, []
         self.discard_incomplete_checkpoints()
 
     def discard_incomplete_checkpoints(self, *, others_may_write: bool = False) -> None:

@@ -57,7 +57,9 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def problem(select: Callable[..., Any]) -> str:
-    """What is wrong with a selector's answer to a mini-batch of four tokens, in words; "" where nothing is.
+    """What is wrong with a selector's answers to three mini-batches of four tokens, in words; "" where nothing is.
+
+    The second has no token with an advantage above 0, the third no response token.
 
     Args:
         select: the function with its parameters bound, as a training calls it.
@@ -69,17 +71,25 @@ def problem(select: Callable[..., Any]) -> str:
 
     logprob_N, entropy_N = torch.tensor([-9.0, -0.1, -8.0, -7.0]), torch.tensor([0.1, 0.2, 3.0, 1.0])
     advantage_N, key_N = torch.tensor([1.0, -1.0, 1.0, 1.0]), torch.tensor([0.1, 0.6, 0.4, 0.9], dtype=torch.float64)
-    response_N = torch.tensor([True, True, True, False])
-    try:
-        found = select(TokenStats(logprob_N, entropy_N, advantage_N, response_N, key_N, advantage_N > 0), pool=alone)
-    except Exception as e:  # noqa: BLE001  whatever it does
-        return f"on a mini-batch of four tokens {type(e).__name__}: {e}"
-    if not isinstance(found, Selection):
-        return f"it returns {type(found).__name__}, not Selection(keep_N, candidate_N, threshold)"
-    for name in ("keep_N", "candidate_N"):
-        mask_N = getattr(found, name)
-        if not isinstance(mask_N, torch.Tensor) or (mask_N.dtype, mask_N.shape) != (torch.bool, response_N.shape):
-            return f"{name} is no bool tensor with one value a token"
-        if (mask_N & ~response_N).any():
-            return f"{name} has a token that is no response token: & stats.response_N"
-    return "" if isinstance(found.threshold, int | float) else f"threshold is no number: {found.threshold!r}"
+    three_N = torch.tensor([True, True, True, False])
+    for what, sign_N, response_N in (
+        ("", advantage_N, three_N),
+        (" without a positive advantage", -advantage_N.abs(), three_N),
+        (" without a response", advantage_N, three_N & False),
+    ):
+        stats = TokenStats(logprob_N, entropy_N, sign_N, response_N, key_N, sign_N > 0)
+        try:
+            found = select(stats, pool=alone)
+        except Exception as e:  # noqa: BLE001  whatever it does
+            return f"on a mini-batch of four tokens{what} {type(e).__name__}: {e}"
+        if not isinstance(found, Selection):
+            return f"it returns {type(found).__name__}, not Selection(keep_N, candidate_N, threshold)"
+        for name in ("keep_N", "candidate_N"):
+            mask_N = getattr(found, name)
+            if not isinstance(mask_N, torch.Tensor) or (mask_N.dtype, mask_N.shape) != (torch.bool, response_N.shape):
+                return f"{name} is no bool tensor with one value a token"
+            if (mask_N & ~response_N).any():
+                return f"{name} has a token that is no response token: & stats.response_N"
+        if not isinstance(found.threshold, int | float):
+            return f"threshold is no number: {found.threshold!r}"
+    return ""

@@ -7,9 +7,11 @@ never share a label. `run.method=NAME` chooses another.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,8 @@ def in_full(override: str) -> str:
         return f"{key}={meant(key, value, choices(key), f'stapo-train run {key}=...')}"
     is_file = is_overlay or (key == f"{_SELECTOR}name" and own.is_file(value))
     is_file = is_file or (key_of(override) == "reward.custom_reward_function.path" and value.endswith(".py"))
-    is_path = (key_of(override) in PLACES or is_file) and value
+    is_model = key == "actor_rollout_ref.model.path" and os.path.isdir(os.path.expanduser(value))
+    is_path = (key_of(override) in PLACES or is_file or is_model) and value
     return f"{key}={Path(os.path.expanduser(value)).resolve()}" if is_path else override
 
 
@@ -192,23 +195,46 @@ def compose(overrides: Sequence[str]) -> Any:
         ) from None
     if missing:
         raise BadInput("values are missing", found=", ".join(missing), next_step=f"add {missing[0]}=... to the command")
+    _check_overrides(config, overrides)
     _check_numbers(config)
     return config
 
 
-def _near_key(said: str, overrides: Sequence[str]) -> str:
-    """ "KEY is near; " of the key that Hydra could not override, "" where it names none or none is near."""
+@cache
+def _plain(chosen: tuple[str, ...]) -> dict[str, Any]:
+    """Key -> value as it is written, of the configuration that these choices of groups alone make."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
     from omegaconf import OmegaConf
 
-    wrong = re.match(r"Could not override '([^']+)'", said)
-    if wrong is None:
-        return ""
     with initialize_config_module(CONFIG_MODULE, version_base=None):
-        plain = hydra_compose("stapo", overrides=[o for o in overrides if key_of(o) in GROUPS])
-    every: Any = OmegaConf.to_container(plain)
-    return near_name(wrong[1], [*GROUPS, *(key for key, _ in _leaves(every))])
+        every: Any = OmegaConf.to_container(hydra_compose("stapo", overrides=[*chosen]))
+    return dict(_leaves(every))
+
+
+def _near_key(said: str, overrides: Sequence[str]) -> str:
+    """ "KEY is near; " of the key that Hydra could not override, "" where it names none or none is near."""
+    wrong = re.match(r"Could not override '([^']+)'", said)
+    known = _plain(tuple(o for o in overrides if key_of(o) in GROUPS)) if wrong else {}
+    return near_name(wrong[1], [*GROUPS, *known]) if wrong else ""
+
+
+def _check_overrides(config: Any, overrides: Sequence[str]) -> None:
+    """Raises BadInput for a value of another kind than the one it replaces, and for an added key that is nearly one
+    that exists: veRL takes the text "flase" as true, and reads no key that it does not know."""
+    from omegaconf import OmegaConf
+
+    known = _plain(tuple(o for o in overrides if key_of(o) in GROUPS))
+    for key in (key_of(o) for o in overrides):
+        before, now = known.get(key), OmegaConf.select(config, key)
+        kinds = bool if isinstance(before, bool) else (int, float)
+        if isinstance(before, bool | int | float) and now not in (None, "auto") and not isinstance(now, kinds):
+            what = "true or false" if kinds is bool else "a number"
+            raise BadInput(f"{key} takes {what}", found=repr(now), expected=f"such as {str(before).lower()}",
+                           next_step=f"correct {key}=... in the command")  # fmt: skip
+        added = key not in known and key.partition(".")[0] in ("run", "trainer", "data", "algorithm")
+        if added and (near := difflib.get_close_matches(key, known, 1, 0.94)):
+            raise BadInput("nothing reads this key", found=key, next_step=f"{near[0]} is near")
 
 
 def label(method: str, chosen: Mapping[str, Any], overlay: Mapping[str, Any]) -> str:

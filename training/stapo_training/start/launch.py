@@ -48,6 +48,13 @@ _MAY_DIFFER = (
 """Keys whose values change no result, so that a resumed run may have others: alarms, loggers, preflight, the machine's
 cores, how many checkpoints are made and kept, how data and weights travel."""
 
+_MEMORY = (
+    *(f".{of}_{per}_per_gpu" for of in ("ppo", "log_prob") for per in ("max_token_len", "micro_batch_size")),
+    *(".param_offload", ".optimizer_offload", ".offload_policy"),
+    *(".gpu_memory_utilization", ".max_num_batched_tokens", ".max_num_seqs"),
+)
+"""How keys end that say what memory a GPU's run takes. A resumed one may have others: it may have run out of it."""
+
 
 def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = False) -> int:
     """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished.
@@ -247,9 +254,19 @@ def may_differ(key: str) -> bool:
 
 
 def rules(new: Run, out: Path) -> dict[str, Any]:
-    """How a run's folder is compared with a command (`runs.previous_of`)."""
-    then = partial(older, new=new.config, folder=TrainingFolder(out))
-    return {"may_differ": may_differ, "foreign": FOREIGN, "older": then, "advice": _advice}
+    """How a run's folder is compared with a command (`runs.previous_of`). The validation before the first step binds
+    nobody: what that step was refused for may be corrected."""
+    folder, a = TrainingFolder(out), new.config["actor_rollout_ref"]
+    # a mini-batch's loss is the same however it is packed, unless the tokens of a micro-batch are ranked; on a CPU
+    # the bytes are the same as well
+    packs = new.deterministic or a["actor"]["policy_loss"]["loss_mode"] in ("clip_cov", "kl_cov")
+    return {
+        "may_differ": lambda key: may_differ(key) or (not packs and key.endswith(_MEMORY)),
+        "foreign": FOREIGN,
+        "older": partial(older, new=new.config, folder=folder),
+        "advice": _advice,
+        "resumes": any(s.step for s in folder.steps) or bool(folder.whole_checkpoints()),
+    }
 
 
 def older(config: Mapping[str, Any], new: Mapping[str, Any], folder: TrainingFolder) -> dict[str, Any]:
@@ -301,7 +318,7 @@ def _open_and_train(config: Any, command: str, found: Preflight) -> int:
 
         _keep_selector(config)
         folder = TrainingFolder(out, deterministic=bool(config.run.deterministic))
-        folder.take_over()
+        folder.take_over(anew=open_run.previous is None)
         checkpoint = folder.last_checkpoint()
         finished = checkpoint is not None and checkpoint.name == f"global_step_{config.run.steps}"
         _set_places(config, folder, checkpoint, command)
@@ -349,6 +366,12 @@ def _keep_selector(config: Any) -> None:
     if own.is_own(selector.name):
         kept = own.kept_in(Path(config.run.out), selector.name)
         store.write_atomic(own.file_of(kept), own.file_of(selector.name).read_bytes())
+        try:
+            own.load(kept)
+        except ValueError as e:
+            alone = "one file that reads no other beside it"
+            raise BadInput("the run's copy of the selector does not load", found=message_of(e), expected=alone,
+                           next_step="docs/mask.md") from None  # fmt: skip
         selector.name = kept
 
 

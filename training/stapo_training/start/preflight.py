@@ -79,6 +79,7 @@ def examine(config: Any) -> Preflight:
     # a hub model that is not cached may still have known facts, so that its run is planned
     if model := model or (a.model.path if a.model.path in KNOWN else None):
         checks.attempt("the model's configuration", inputs.check_model_config, config, model)
+        checks.attempt("the model's weights", inputs.check_weights, model)
         checks.attempt("the model's attention", inputs.check_model_attention, config, model)
         # without the check of memory a model of an unknown family is no hindrance
         plan.shape = (checks if config.run.check_memory else Checks()).attempt("shape", inputs.find_shape, model)

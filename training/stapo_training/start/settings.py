@@ -24,6 +24,10 @@ _OTHER = "the rollout would sample from another distribution than the trainer's 
 _LORA = "a LoRA trains few of the weights, and its checkpoint is no model; the paper trains all"
 _TOOLS = "the suite's agent loop calls no tool, so that no prompt names one; veRL would count prompts with them"
 _SOCKET = "the suite gives each run a socket of its own for veRL's naive transfer of weights alone"
+_FOLDER = "the run's own folder says where it goes on, and nothing else does"
+_SETTING = "run.validation_settings names the numbers, and has no other"
+_ENGINES = ("vllm", "sglang", "trtllm", "stapo_cpu")
+_RESUMED = {"model", "optimizer", "extra"}
 _FIXED: dict[str, tuple[Any, str]] = {
     **{
         f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size": (1, _WHOLE)
@@ -36,6 +40,10 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "actor_rollout_ref.rollout.checkpoint_engine.backend": ("naive", _SOCKET),
     "actor_rollout_ref.rollout.top_p": (1, _OTHER),
     "actor_rollout_ref.rollout.top_k": (-1, _OTHER),
+    "actor_rollout_ref.rollout.val_kwargs.top_k": (-1, _SETTING),
+    "actor_rollout_ref.rollout.val_kwargs.do_sample": (True, _SETTING),
+    "trainer.resume_mode": ("auto", _FOLDER),
+    "trainer.resume_from_path": (None, _FOLDER),
     "algorithm.rollout_correction.rollout_rs": (
         None,
         "rejected responses would still decide the advantages of their group; method=tis or icepop weighs tokens",
@@ -62,6 +70,8 @@ def check_settings(config: Any) -> Checks:
     checks.attempt("dynamic sampling", _check_groups, config)
     checks.attempt("token log", token_log_from, a.token_log, config.run.out)
     checks.attempt("sizes", check_sizes, config)
+    checks.attempt("checkpoints", _check_contents, a.actor.checkpoint)
+    checks.attempt("what veRL reads", _check_read, config)
     checks.attempt("attention", check_attention, config)
     checks.attempt("alarms", alarms_from, config.alarms)
     checks.attempt("loggers", check_loggers, config.trainer.logger)
@@ -112,6 +122,38 @@ def check_sizes(config: Any) -> None:
             expected=f"at least {least} (a sequence has up to {longest} tokens)",
             next_step=f"actor_rollout_ref.actor.{key}={least}",
         )
+
+    if rollout.max_model_len is not None and rollout.max_model_len < longest:
+        key = "actor_rollout_ref.rollout.max_model_len"
+        raise BadInput("veRL's rollout would cut responses, and the count of the truncated not know of it",
+                       found=f"{key}={rollout.max_model_len}", expected=f"at least {longest}, or null",
+                       next_step=f"{key}={longest}, or a smaller data.max_response_length")  # fmt: skip
+
+
+def _check_contents(checkpoint: Any) -> None:
+    """Raises BadInput for checkpoints from which a resumed run would begin anew, without a word of veRL's."""
+    saved, loaded = set(checkpoint.save_contents), set(checkpoint.load_contents)
+    if not (_RESUMED <= saved <= _RESUMED | {"hf_model"} and _RESUMED <= loaded <= saved):
+        raise BadInput("a resumed run needs all of its state", found=f"save {sorted(saved)}, load {sorted(loaded)}",
+                       expected=f"{sorted(_RESUMED)}, and hf_model where it is wanted",
+                       next_step="leave out actor_rollout_ref.actor.checkpoint")  # fmt: skip
+
+
+def _check_read(config: Any) -> None:
+    """Raises BadInput for values that veRL would not read, or would read as something else."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    unknown = [f"engine_kwargs.{name}" for name in rollout.engine_kwargs if name not in _ENGINES]
+    for wrong, found, cure in (
+        (actor.clip_ratio not in (0.2, actor.clip_ratio_low), "actor.clip_ratio", "clip_ratio_low and clip_ratio_high"),
+        (actor.grad_clip != actor.optim.clip_grad, "actor.grad_clip", "actor.optim.clip_grad"),
+        (bool(unknown), unknown, f"engine_kwargs of {', '.join(_ENGINES)}"),
+    ):
+        if wrong:
+            raise BadInput("veRL does not read this", found=found, next_step=f"set {cure}")
+    if rollout.n < 2 and config.algorithm.adv_estimator == "grpo":
+        raise BadInput("a group of one response has no advantage: veRL takes the bare reward",
+                       found=f"rollout.n={rollout.n}", expected="2 or more",
+                       next_step="actor_rollout_ref.rollout.n=8")  # fmt: skip
 
 
 def _check_groups(config: Any) -> None:

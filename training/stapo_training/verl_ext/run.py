@@ -8,14 +8,18 @@ import inspect
 from typing import Any
 
 import ray
+import torch
 from omegaconf import OmegaConf, open_dict
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer import main_ppo
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 
 from stapo_results import safe_path
 from stapo_training.verl_ext import agent_loop, queue_start, trainer, vllm_plugin, waiting
@@ -40,6 +44,7 @@ def validate(config: Any) -> None:
     a, mode = config.actor_rollout_ref, config.trainer.v1.trainer_mode
     assert get_trainer_cls(mode) is trainer.StapoTrainer, f"trainer.v1.trainer_mode must be stapo, not {mode}"
     assert a.actor.strategy == "fsdp2", f"actor_rollout_ref.actor.strategy={a.actor.strategy}: selection needs fsdp2"
+    _check_names(config)
     loop = a.rollout.agent.default_agent_loop
     assert loop in _agent_loop_registry, f"actor_rollout_ref.rollout.agent.default_agent_loop={loop} is not registered"
     if a.rollout.name == "vllm":
@@ -56,6 +61,19 @@ def validate(config: Any) -> None:
     assert scores == [1.0, -1.0], f"reward.custom_reward_function gives 42 and 41 the scores {scores} where 42 is right"
     right = [is_right(r.get("acc")) for r in results]
     assert right == [True, False], f"reward.custom_reward_function gives 42 and 41 {right} as acc where 42 is right"
+
+
+def _check_names(config: Any) -> None:
+    """Names that veRL looks up when it has sampled or updates, after minutes or hours."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    core_algos.get_adv_estimator_fn(config.algorithm.adv_estimator)
+    core_algos.get_policy_loss_fn(actor.policy_loss.loss_mode)
+    if actor.use_kl_loss:
+        core_algos.kl_penalty(torch.zeros(1), torch.zeros(1), actor.kl_loss_type)
+    for key in ("dtype", "model_dtype"):
+        PrecisionType.to_dtype(actor.fsdp_config[key])
+    known = {name for name, _ in _ROLLOUT_REGISTRY} | {"stapo_cpu"}
+    assert rollout.name in known, f"actor_rollout_ref.rollout.name={rollout.name} is none of {', '.join(sorted(known))}"
 
 
 def train(config: Any) -> None:
