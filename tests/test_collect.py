@@ -124,6 +124,24 @@ def test_what_the_run_no_longer_has_is_refused(tmp_path: Path) -> None:
     assert len(list(out.glob("whole/config-*.json"))) == 1
 
 
+def test_a_run_that_was_moved_and_one_under_the_name_of_another(tmp_path: Path) -> None:
+    made, moved, out = tmp_path / "made", tmp_path / "moved", tmp_path / "out"
+    make_run(made / "eval" / "a", kind="eval", config={"out": f"{made}/eval/a", "data_dir": f"{made}/benchmarks"})
+    make_run(made / "train" / "b")
+    made.rename(moved)
+    collect(moved, out)
+    copies = [store.read_json(out / name / "run.json", Run) for name in ("eval/a", "train/b")]
+    assert [c.config for c in copies] == [
+        {"out": "RUN/eval/a", "data_dir": "RUN/benchmarks"},
+        {"run": {"out": "RUN/train/b"}},
+    ]
+    before = files(out)
+    make_run(moved / "eval" / "a", kind="eval", run_id="other")
+    with pytest.raises(RecordError, match="another run"):
+        collect(moved, out)
+    assert files(out) == before
+
+
 @pytest.mark.parametrize("kind", ["train", "probe"])
 def test_the_token_log_is_one_pair_of_files_and_its_tokenizer_one_for_all(kind: str, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -85,6 +85,17 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     assert "stepz" in last
 
 
+@pytest.mark.parametrize(("words", "code"), [
+    ("run --model /none --n 1 --n=2", "twice"), ("tables --records a --records b", "twice"),
+    ("run --model /none --vllm a=1 --vllm b=2", "--vllm is for the engine vllm"),
+])  # fmt: skip
+def test_a_flag_given_twice_is_refused_where_the_last_would_win(words: str, code: str, capsys) -> None:
+    main = importlib.import_module("stapo_repro.cli" if words.startswith("tables") else "stapo_eval.cli").main
+    with contextlib.suppress(SystemExit):
+        assert main(words.split()) == 2
+    assert code in capsys.readouterr().err
+
+
 def script(name: str) -> dict[str, Any]:
     return runpy.run_path(str(ROOT / ".ci" / name))
 

@@ -601,6 +601,8 @@ def test_under_two_checkpoints_of_free_disk_is_refused(tmp_path: Path, monkeypat
     line = machine.check_disk(
         config, each
     )  # every 100 of 3,000 steps, three, the best and a timed one kept, for a moment six
+    config_without = compose([*GPUS, "trainer.save_freq=-1"])
+    assert "nothing is left of the training" in machine.check_disk(config_without, 9.0)
     assert ("30 checkpoints and one every 60 minutes" in line, "552.2 GiB" in line, "NOT" in line) == (
         True,
         True,

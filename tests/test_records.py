@@ -50,6 +50,17 @@ def test_record_that_contradicts_itself_is_refused(tmp_path, changed, said):
     assert str(path) in e.value.what
 
 
+def test_one_label_is_one_model(tmp_path: Path) -> None:
+    """Of what an endpoint serves the weights are not known."""
+    weights = ["c0ffee weights sha256:aa", "weights sha256:aa", "stapo as an endpoint serves it", "weights sha256:bb"]
+    benchmarks = ["mini-add", "mini-add-hard", "mini-mul", "mini-sub"]
+    for benchmark, revision in zip(benchmarks, weights, strict=True):
+        load_cells([tmp_path])
+        synthetic.cell(tmp_path, "stapo", benchmark, "t1.0", ["1"], folder=benchmark, revisions={"model": revision})
+    with pytest.raises(RecordError, match="is two models"):
+        load_cells([tmp_path])
+
+
 # the judge said: correct, incorrect, invalid, nothing, nothing; the rule: no, yes, yes, no, yes
 @pytest.mark.parametrize(("by", "follows"), [("rule+judge", "10001"), ("rule", "01101")])
 @pytest.mark.parametrize("verdicts", ["10001", "01101"])

@@ -165,7 +165,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _command(args: list[str]) -> int:
-    check_command("stapo-eval", args, _COMMANDS)
+    check_command("stapo-eval", args, _COMMANDS, ("--url", "--judge-url", "--vllm", "--template"))
     return tyro.extras.subcommand_cli_from_dict(
         _COMMANDS,
         args=args,

@@ -132,8 +132,8 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
 
     Raises:
         BadInput: for a folder without records, or one that is not of a finished run.
-        RecordError: for a broken record, one that still names a path of this machine, or one at `out` that an earlier
-            call took from a folder of this run and that is gone there: tables would count it.
+        RecordError: for a broken record, one that still names a path of this machine, one at `out` that is of another
+            run, or that an earlier call took from a folder of this run and that is gone there: tables would count it.
     """
     check_roots([run])
     root = run.resolve()
@@ -149,6 +149,10 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     base_config = [*earlier, *(r.config for r in records.values() if r.kind == "train"), {}][0]
     written = Files()
     for folder, record in records.items():
+        there = out / folder.relative_to(root)
+        if (there / "run.json").exists() and store.read_json(there / "run.json", Run).run_id != record.run_id:
+            raise RecordError(f"{there} has the records of another run", found=f"not those of {folder}",
+                              next_step=f"another --out, or: {shlex.join(['rm', '-r', str(there)])}")  # fmt: skip
         files, shared = cut_run(folder, record, base_config, shorten)
         for cell in sorted(folder.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
@@ -176,7 +180,11 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     if record.status != "done" or record.cut is not None:
         raise BadInput(f"{path}: not a finished run", found="cut already" if record.cut else record.status,
                        expected="done", next_step="run the same command again, then collect what it wrote")  # fmt: skip
-    changes = [(_folder(root), "RUN"), (_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
+    before = Path(str(record.config.get("out") or record.config.get("run", {}).get("out") or root))
+    for part in reversed(path.parent.relative_to(root).parts):  # where the run stood before it was moved
+        before = before.parent if before.name == part else before
+    changes = [(_folder(root), "RUN"), (_folder(before), "RUN")]
+    changes += [(_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
     changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in _OUTSIDE.items():
         given = record.config.get(key)

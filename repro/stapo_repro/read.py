@@ -174,8 +174,8 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
     Raises:
         BadInput: a root that does not exist.
-        RecordError: with the file, for a record that does not validate or contradicts itself, or two records of one
-            cell that differ.
+        RecordError: with the file, for a record that does not validate or contradicts itself, two records of one
+            cell that differ, or two models under one label.
     """
     check_roots(roots)
     cells: dict[str, Loaded] = {}
@@ -193,7 +193,24 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
                 continue
             _check_pair(before, loaded)
             print(f"same record twice, counted once: {before.file} and {path}", file=sys.stderr)
+    _check_weights(list(cells.values()))
     return [cells[key] for key in sorted(cells)]
+
+
+def _check_weights(cells: Sequence[Loaded]) -> None:
+    """Raises RecordError where cells of one label are of two models; an endpoint's weights are not known."""
+    first: dict[tuple[str, int, str, int | str], tuple[str, Loaded]] = {}
+    for x in cells:
+        method, size, seed, step = x.record.cell.model
+        _, known, weights = x.record.revisions.get("model", "").rpartition("weights sha256:")
+        before, other = first.setdefault((method, seed, size, step), (weights, x)) if known else ("", x)
+        if known and before != weights:
+            raise RecordError(
+                f"{method}/{size}, seed {seed}, step {step} is two models",
+                found=f"weights {before[:12]} in {other.file}, {weights[:12]} in {x.file}",
+                expected="one model a label",
+                next_step="evaluate one of them under a label of its own (--size, --step), or leave its folder out",
+            )
 
 
 def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:

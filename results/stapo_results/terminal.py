@@ -128,12 +128,19 @@ def _reader_gone() -> bool:
     return True
 
 
-def check_command(prog: str, arguments: Sequence[str] | None, commands: Collection[str]) -> None:
-    """Raises BadInput for a first word that is no command: tyro answers --help behind any word with exit code 0."""
-    word = (sys.argv[1:] if arguments is None else arguments)[:1]
+def check_command(
+    prog: str, arguments: Sequence[str] | None, commands: Collection[str], repeated: Collection[str] = ()
+) -> None:
+    """Raises BadInput for a first word that is no command: tyro answers --help behind any word with exit code 0. And
+    for a flag that is given twice, unless it is one of the `repeated`: tyro would take the last."""
+    words = sys.argv[1:] if arguments is None else arguments
+    word, flags = words[:1], [w.partition("=")[0].replace("_", "-") for w in words if w.startswith("--")]
     if word and not word[0].startswith("-") and word[0] not in commands:
         raise BadInput("no such command", found=word[0], expected=", ".join(commands),
                        next_step=f"{near_name(word[0], commands)}{prog} --help")  # fmt: skip
+    if twice := [f for f in flags if flags.count(f) > 1 and f not in repeated]:
+        raise BadInput("a flag is given twice", found=twice[0],
+                       next_step="give it once: its values follow it, or are joined by commas (--help)")  # fmt: skip
 
 
 @safe_path.for_children()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stapo_repro.run.cells import CellRequest
 from stapo_repro.run.cost import GIB, MACHINES, Cost
-from stapo_repro.run.stages import Stage, finished, side_by_side
+from stapo_repro.run.stages import MAY_DIFFER, Stage, finished, side_by_side
 from stapo_results import runs
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
@@ -98,7 +98,8 @@ def _bytes(folder: Path) -> int:
 
 
 def _check_folder(r: CellRequest) -> str:
-    return f"{r.out}: {'is filled further' if runs.previous_of(r.out, new_record(r), '--out') else 'new'}"
+    previous = runs.previous_of(r.out, new_record(r), "--out", may_differ=MAY_DIFFER.__contains__)
+    return f"{r.out}: {'is filled further' if previous else 'new'}"
 
 
 def _places(r: CellRequest, kinds: Collection[str]) -> list[tuple[str, str]]:
@@ -113,6 +114,8 @@ def _check_place(flag: str, place: str) -> str:
     """Raises BadInput for a file or a folder that is not there: the stage that reads it may come hours later."""
     if not Path(place).exists():
         raise BadInput(f"what {flag} names is not there", found=place, next_step=f"correct {flag}")
+    if flag == "--judge" and not any(Path(place).glob("*.safetensors")):
+        raise BadInput("--judge names a folder without a model", found=place, next_step="correct --judge")
     return place
 
 

@@ -104,7 +104,7 @@ def run(
         "judge": judge or origin.judge(),
         "keep_checkpoints": keep_checkpoints or 0,
     }
-    same = {**values, "data_dir": str(folder or ""), "programs": list(commands)}  # one run takes one environment
+    same = {**values, "data_dir": str(folder or ""), "programs": list(commands)}
     every = 0 if quick else None  # validating would take longest
     models = list[Model]()
     for method, size in named:

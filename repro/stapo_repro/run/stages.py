@@ -113,6 +113,11 @@ def read_states(out: Path) -> dict[str, StageState]:
     return {s.name: s for s in store.read_json(file, Stages).stages} if file.exists() else {}
 
 
+MAY_DIFFER = frozenset({"judge", "keep_checkpoints", "programs"})
+"""Of a request, what later calls may have otherwise: each stage compares what concerns it."""
+_KEEP = "trainer.max_actor_ckpt_to_keep="  # less of it may be what a full disk asks for
+
+
 def portable(command: Sequence[str], out: Path) -> tuple[str, ...]:
     """The command as it is recorded and compared: the program's name, and paths below `out` from there.
 
@@ -136,7 +141,12 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     """
     states, done = read_states(out), set[str]()
     ended, made = list(states), [s for s in stages if not s.always and s.name in states]
-    changed = [s for s in made if s.folder.exists() and states[s.name].command != portable(s.command, out)]
+
+    def same(s: Stage) -> bool:
+        now, then = portable(s.command, out), states[s.name].command
+        return [w for w in now if not w.startswith(_KEEP)] == [w for w in then if not w.startswith(_KEEP)]
+
+    changed = [s for s in made if s.folder.exists() and not same(s)]
     if changed:
         anew = {s.name for s in changed}
         for s in stages:  # what was made of it would be refused by its wing later
@@ -151,7 +161,7 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
         )
     for s in made:
         later = set(ended[ended.index(s.name) :])
-        current = states[s.name].command == portable(s.command, out) and states[s.name].status == "done"
+        current = same(s) and states[s.name].status == "done"
         if current and done.issuperset(s.needs) and not later & set(s.needs) and not s.missing():
             done.add(s.name)
     return done
@@ -428,7 +438,7 @@ def execute(
         RunFailed: a stage failed; those beside it ended, and the rest was not started.
         KeyboardInterrupt: after everything that was started is gone.
     """
-    with interrupt_once(), runs.opened(out, record) as folder:
+    with interrupt_once(), runs.opened(out, record, may_differ=MAY_DIFFER.__contains__) as folder:
         with folder.working(), Display(sys.stdout) as display:
             made = StageRunner(out, display, grace, patience, jobs, cards, expected).run(stages)
         if folder.finished and made <= {s.name for s in stages if s.always}:
