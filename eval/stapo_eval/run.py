@@ -160,8 +160,8 @@ def missing(plan: EvaluationPlan, samples: Collection[Key]) -> str:
     keys = plan.keys()
     if len(samples) < len(keys):
         return f"{len(keys) - len(samples)} of {len(keys)} samples"
+    name = "verdicts.jsonl"
     try:
-        name = "verdicts.jsonl"
         if sum(1 for _ in store.read(plan.out / name, Verdict)) < len(keys):
             return name
         for name in (f"cells/{c.cell.slug}.json" for c in plan.cells):

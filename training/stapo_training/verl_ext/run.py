@@ -69,7 +69,8 @@ def _check_names(config: Any) -> None:
     core_algos.get_adv_estimator_fn(config.algorithm.adv_estimator)
     core_algos.get_policy_loss_fn(actor.policy_loss.loss_mode)
     if actor.use_kl_loss:
-        core_algos.kl_penalty(torch.zeros(1), torch.zeros(1), actor.kl_loss_type)
+        zero: Any = torch.zeros(1)
+        core_algos.kl_penalty(zero, zero, actor.kl_loss_type)
     for key in ("dtype", "model_dtype"):
         PrecisionType.to_dtype(actor.fsdp_config[key])
     known = {name for name, _ in _ROLLOUT_REGISTRY} | {"stapo_cpu"}
