@@ -180,11 +180,11 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     if record.status != "done" or record.cut is not None:
         raise BadInput(f"{path}: not a finished run", found="cut already" if record.cut else record.status,
                        expected="done", next_step="run the same command again, then collect what it wrote")  # fmt: skip
-    before = Path(str(record.config.get("out") or record.config.get("run", {}).get("out") or root))
-    for part in reversed(path.parent.relative_to(root).parts):  # where the run stood before it was moved
-        before = before.parent if before.name == part else before
-    changes = [(_folder(root), "RUN"), (_folder(before), "RUN")]
-    changes += [(_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
+    changes = [(_folder(root), "RUN"), (_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
+    part = path.parent.relative_to(root)
+    made = Path(str(record.config.get("out") or record.config.get("run", {}).get("out")))
+    if made.is_absolute() and part.parts and made.parts[-len(part.parts) :] == part.parts:
+        changes.append((_folder(made.parents[len(part.parts) - 1]), "RUN"))  # where the run stood before it was moved
     changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in _OUTSIDE.items():
         given = record.config.get(key)

@@ -199,14 +199,16 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
 def _check_weights(cells: Sequence[Loaded]) -> None:
     """Raises RecordError where cells of one label are of two models; an endpoint's weights are not known."""
-    first: dict[tuple[str, int, str, int | str], tuple[str, Loaded]] = {}
+    first: dict[tuple[str, str, int, int | str], tuple[str, Loaded]] = {}
     for x in cells:
-        method, size, seed, step = x.record.cell.model
         _, known, weights = x.record.revisions.get("model", "").rpartition("weights sha256:")
-        before, other = first.setdefault((method, seed, size, step), (weights, x)) if known else ("", x)
-        if known and before != weights:
+        if not known:
+            continue
+        label = x.record.cell.model
+        before, other = first.setdefault(label, (weights, x))
+        if before != weights:
             raise RecordError(
-                f"{method}/{size}, seed {seed}, step {step} is two models",
+                f"{'/'.join(map(str, label))} is two models",
                 found=f"weights {before[:12]} in {other.file}, {weights[:12]} in {x.file}",
                 expected="one model a label",
                 next_step="evaluate one of them under a label of its own (--size, --step), or leave its folder out",
