@@ -135,9 +135,16 @@ def test_a_run_that_was_moved_and_one_under_the_name_of_another(tmp_path: Path) 
         {"out": "RUN/eval/a", "data_dir": "RUN/benchmarks"},
         {"run": {"out": "RUN/train/b"}},
     ]
+    collect(moved / "eval" / "a", tmp_path / "alone")
+    make_run(tmp_path / "relative" / "eval", kind="eval", config={"out": "eval"}, notes=["evaluated"])
+    collect(tmp_path / "relative", tmp_path / "left")
+    assert store.read_json(tmp_path / "left" / "eval" / "run.json", Run).config == {"out": "eval"}
     before = files(out)
-    make_run(moved / "eval" / "a", kind="eval", run_id="other")
-    with pytest.raises(RecordError, match="another run"):
+    make_run(moved / "eval" / "a", kind="eval", run_id="judged again")
+    collect(moved, out)
+    make_run(moved / "eval" / "a", kind="eval", revisions={"model": "another"})
+    make_run(moved / "train" / "b", run_id="another")
+    with pytest.raises(RecordError, match=r"rm -r \S+/eval/a \S+/train/b"):
         collect(moved, out)
     assert files(out) == before
 

@@ -26,9 +26,10 @@ from stapo_eval.engines import make_engine
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.engines.options import EngineOptions
 from stapo_eval.export import export
+from stapo_eval.judge.published import STAND_IN
 from stapo_eval.models import find_model
 from stapo_eval.options import Judging, RunOptions, recorded
-from stapo_eval.plan import make_plan, may_differ
+from stapo_eval.plan import find_judge, make_plan, may_differ
 from stapo_eval.run import judge_again, run
 from stapo_eval.scores import looks_repeated
 from stapo_results import store
@@ -37,6 +38,8 @@ from stapo_results.runs import differences, previous_of
 from stapo_results.schema import CellRecord, ContextLimit, Run, Sample, Verdict
 from stapo_results.seeds import derive_seed
 from stapo_training.probe import encoding, responses
+
+AT = dict.fromkeys(("url", "judge_url"), ("http://127.0.0.1:1/v1",))
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +269,8 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ({"template": ("a=1", "a=2")}, ["a=2"]),
         # the evaluated model would be its own judge
         ({"engine": "openai", "url": ("http://127.0.0.1:1/v1",)}, ["--judge-url"]),
-        ({"engine": "openai", **dict.fromkeys(("url", "judge_url"), ("http://127.0.0.1:1/v1",))}, ["not known"]),
+        ({"engine": "openai", **AT, "judge": "m", "model": "m"}, ["is not told from"]),
+        ({"engine": "openai", **AT, "judge": "m", "served_model": "m"}, ["is not told from"]),
         # of a trained model's seeds a base's are not drawn
         ({"method": "stapo"}, ["'method': 'stapo'", "'method': 'justrl'"]),
         ({"step": "base"}, ["--step NUMBER"]),
@@ -280,6 +284,20 @@ def test_bad_options_are_refused(
         run(_options(world, tmp_path / "out", **options))
     assert [x for x in named if x not in str(e.value)] == []
     assert not (tmp_path / "out").exists()
+
+
+def test_at_one_address_a_judges_folder_says_nothing_and_a_stand_in_scores_nothing(world: Path, tmp_path: Path) -> None:
+    options = _options(world, tmp_path / "out", engine="openai", **AT)
+    assert find_judge(options)[1] is STAND_IN
+    (tmp_path / "prompt.txt").write_text("{question}{gold_answer}{llm_response}")
+    prompt = {"judge_prompt": str(tmp_path / "prompt.txt"), "judge_prompt_unpublished": True}
+    with pytest.raises(BadInput, match="is not told from"):
+        find_judge(replace(options, judge=str(world / "external"), **prompt))
+
+
+def test_another_size_tells_two_trainings_of_one_label_apart(world: Path, tmp_path: Path) -> None:
+    plan = make_plan(_options(world, tmp_path / "out", size="mini-b"))
+    assert plan.cells[0].cell.model == ("justrl", "mini-b", 3, 40)
 
 
 def test_a_run_that_began_with_options_of_a_judge_resumes_with_them(world: Path, tmp_path: Path) -> None:
@@ -397,6 +415,8 @@ def test_auto_is_bfloat16_where_a_processor_is_fast_at_it(
     monkeypatch.setattr("stapo_eval.plan.SMALL_MODEL_BYTES", 0)
     assert [planned(engine=kind).config["dtype"] for kind in ("hf", "vllm")] == ["bfloat16", "auto"]
     store.write_json(tmp_path / "run.json", before)
+    assert planned(engine="hf").config["dtype"] == "bfloat16"  # without a sample it binds nobody
+    (tmp_path / "samples.jsonl").write_text("{}")
     assert (planned(engine="hf").config["dtype"], planned(engine="hf").run_id) == ("auto", before.run_id)
     store.write_json(tmp_path / "run.json", before.model_copy(update={"config": {"dtype": "bfloat16"}}))
     monkeypatch.setattr("stapo_results.provenance.fast_bf16", lambda: False)

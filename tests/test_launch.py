@@ -85,6 +85,11 @@ def again(old: Run, *more: str) -> Run:
 
 def test_a_run_goes_on_with_the_form_of_the_logits_that_it_began_with(tmp_path: Path, old: Run) -> None:
     config = compose([*old.command[2:], f"run.out={tmp_path}"])
+    config.actor_rollout_ref.logits_form = "auto"
+    store.write_json(tmp_path / "run.json", changed(old, "actor_rollout_ref", logits_form="compiled"))
+    launch.choose_logits_form(config, None)
+    assert config.actor_rollout_ref.logits_form == "eager"  # it has no step: what it began with may be what failed
+    TrainingFolder(tmp_path).log_step(1, {}, {})
     for recorded, form in ((old, "eager"), (changed(old, "actor_rollout_ref", logits_form="compiled"), "compiled")):
         store.write_json(tmp_path / "run.json", recorded)
         config.actor_rollout_ref.logits_form = "auto"

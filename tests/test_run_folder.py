@@ -37,10 +37,13 @@ def test_only_a_marked_checkpoint_with_all_its_bytes_counts(tmp_path: Path, caps
     # a copy that somebody keeps is none, another number and a mark that was cut off neither
     shutil.copytree(tmp_path / "checkpoints/global_step_2", tmp_path / "checkpoints/global_step_2.bak")
     shutil.copytree(tmp_path / "checkpoints/global_step_2", tmp_path / "checkpoints/global_step_900")
-    (tmp_path / "checkpoints/global_step_4/COMPLETE.json").write_text("")
-    assert [c.step for c in folder.whole_checkpoints()] == [2]
+    for mark in ("", "{}", "null"):
+        (tmp_path / "checkpoints/global_step_4/COMPLETE.json").write_text(mark)
+        assert [c.step for c in folder.whole_checkpoints()] == [2]
     folder.keep_last(1)
-    assert (tmp_path / "checkpoints/global_step_2.bak/COMPLETE.json").exists()
+    (tmp_path / "checkpoints/global_step_2.bak/COMPLETE.json").unlink()
+    folder.take_over()
+    assert (tmp_path / "checkpoints/global_step_2.bak").is_dir()
 
 
 def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> None:

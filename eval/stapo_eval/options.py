@@ -1,4 +1,4 @@
-"""Options of an evaluation: `What` decides its numbers, `Where` and the engine's options do not."""
+"""Options of an evaluation: `What` decides its numbers, `Where` does not, of the engine's a few (`plan.identity`)."""
 
 from __future__ import annotations
 

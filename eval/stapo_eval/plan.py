@@ -241,9 +241,11 @@ def _labels(options: RunOptions, model: ModelFiles) -> Labels:
     )
     if labels.step == "base" and labels.method in methods():
         raise BadInput("a trained model has a step", found=f"--method {labels.method}", next_step="--step NUMBER")
-    if model.labels and (other := {n: v for n, v in _trained(labels).items() if v != getattr(known, n)}):
-        raise BadInput("the model's stapo.json has other labels", found=other, expected=_trained(known),
-                       next_step="leave out --method, --size, --train-seed and --step")  # fmt: skip
+    bound = _trained(known) if model.labels else {}
+    bound.pop("size", None)  # of two trainings that would have one label, one can so be told apart
+    if other := {name: getattr(labels, name) for name, v in bound.items() if getattr(labels, name) != v}:
+        raise BadInput("the model's stapo.json has other labels", found=other, expected=bound,
+                       next_step="leave out --method, --train-seed and --step")  # fmt: skip
     return labels
 
 
@@ -274,8 +276,9 @@ def _dtype(options: RunOptions, model: ModelFiles, out: Path) -> str:
     """
     if options.engine != "hf" or options.dtype != "auto":
         return options.dtype
-    record = out / runs.RECORD
-    began = store.read_json(record, Run).config.get("dtype") if record.exists() else None
+    record, samples = out / runs.RECORD, out / "samples.jsonl"
+    begun = record.exists() and samples.exists() and samples.stat().st_size
+    began = store.read_json(record, Run).config.get("dtype") if begun else None
     if began in ("auto", "bfloat16"):
         return began
     fast = provenance.fast_bf16() and not provenance.nvidia_smi("name")
@@ -307,12 +310,13 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, JudgePrompt]:
         raise BadInput(
             "a judge at an endpoint needs an address of its own", next_step="--judge-url http://HOST:PORT/v1"
         )
-    if both := set(engine.urls) & set(options.urls) if local and kind == "openai" else ():
-        raise BadInput("which model of this address is the judge is not known: the evaluated one is there",
-                       found=min(both), next_step="--judge with the name that the address has for it")  # fmt: skip
     check_options(kind, engine)
     if local is not None and _is_stand_in(local) and not options.judge_prompt:
         return local, STAND_IN
+    shared = set(engine.urls) & set(options.urls) if kind == "openai" else set[str]()
+    if shared and (local or given in (options.served_model, options.model)):
+        raise BadInput("the judge is not told from the evaluated model, which this address serves", found=min(shared),
+                       next_step="--judge with the name that the address has for the judge")  # fmt: skip
     prompt = find_prompt(options.judge_prompt, options.judge_mode, unpublished=options.judge_prompt_unpublished)
     if local is not None or kind == "openai":
         return local or endpoint_model(given), prompt

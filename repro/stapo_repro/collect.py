@@ -147,12 +147,12 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
                        next_step="stapo-repro collect runs/miniature --out DIR")  # fmt: skip
     earlier = [json.loads(p.read_bytes()) for p in sorted(out.glob(store.whole_name("config", "*")))]
     base_config = [*earlier, *(r.config for r in records.values() if r.kind == "train"), {}][0]
+    places = {out / folder.relative_to(root): record for folder, record in records.items()}
+    if others := [f"{p}" for p, record in places.items() if _other_run(p / "run.json", record)]:
+        raise RecordError(f"{out} has records of other runs", found=", ".join(others[:5]), expected="those of this one",
+                          next_step=f"another --out, or: {shlex.join(['rm', '-r', *others])}")  # fmt: skip
     written = Files()
     for folder, record in records.items():
-        there = out / folder.relative_to(root)
-        if (there / "run.json").exists() and store.read_json(there / "run.json", Run).run_id != record.run_id:
-            raise RecordError(f"{there} has the records of another run", found=f"not those of {folder}",
-                              next_step=f"another --out, or: {shlex.join(['rm', '-r', str(there)])}")  # fmt: skip
         files, shared = cut_run(folder, record, base_config, shorten)
         for cell in sorted(folder.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
@@ -175,6 +175,13 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     return [out / name for name in written]
 
 
+def _other_run(path: Path, record: Run) -> bool:
+    """Whether another run's record stands there. An evaluation is its model's: it may have been judged again."""
+    there = store.read_json(path, Run) if path.exists() else record
+    of_model = (r.revisions.get("model") if r.kind == "eval" else r.run_id for r in (there, record))
+    return there.kind != record.kind or len(set(of_model)) > 1
+
+
 def _plain(record: Run, path: Path, root: Path) -> Run:
     """A finished run's record without paths of this machine."""
     if record.status != "done" or record.cut is not None:
@@ -183,8 +190,9 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     changes = [(_folder(root), "RUN"), (_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
     part = path.parent.relative_to(root)
     made = Path(str(record.config.get("out") or record.config.get("run", {}).get("out")))
-    if made.is_absolute() and part.parts and made.parts[-len(part.parts) :] == part.parts:
-        changes.append((_folder(made.parents[len(part.parts) - 1]), "RUN"))  # where the run stood before it was moved
+    if made.is_absolute() and made.parts[len(made.parts) - len(part.parts) :] == part.parts:
+        stood = Path(*made.parts[: len(made.parts) - len(part.parts)])  # before it was moved
+        changes.append((_folder(stood), "RUN"))
     changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in _OUTSIDE.items():
         given = record.config.get(key)

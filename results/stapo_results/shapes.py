@@ -15,7 +15,7 @@ from stapo_results.errors import BadInput
 KNOWN: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "model_facts.json").read_text())
 
 # Dense decoders with RMSNorm and SwiGLU: (biases of q, k and v; norms of q and k)
-_FAMILIES = {"qwen3": (False, True), "qwen2": (True, False), "llama": (False, False), "mistral": (False, False)}
+FAMILIES = {"qwen3": (False, True), "qwen2": (True, False), "llama": (False, False), "mistral": (False, False)}
 
 
 def rows_held(rows: int) -> int:
@@ -107,14 +107,14 @@ def shape_from(config: Mapping[str, Any], where: str) -> Shape:
         BadInput: for a model family whose parameters this module cannot count, or a missing or useless value.
     """
     family = config.get("model_type")
-    if family not in _FAMILIES:
+    if family not in FAMILIES:
         raise BadInput(
             f"{where}: the memory of this model family cannot be worked out",
             found=f"model_type {family}",
-            expected=" | ".join(_FAMILIES),
+            expected=" | ".join(FAMILIES),
             next_step="run.check_memory=false starts without the arithmetic",
         )
-    bias, norms = _FAMILIES[family]
+    bias, norms = FAMILIES[family]
 
     def count(name: str, default: int | None = None) -> int:
         value = config.get(name)

@@ -1,4 +1,4 @@
-"""Where and how an engine runs. None of it is part of what a run is: the samples' identity does not depend on it."""
+"""Where and how an engine runs. Part of what a run is are `served_model`, and what may cut or change a response."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class EngineOptions:
     concurrency: int = 64
     """Requests in flight at each address."""
     max_model_len: int = 0
-    """Tokens that prompt and response may have together (vllm, openai); if 0, what is asked for, as far as the model
-    has positions, or what the endpoint's list of models says."""
+    """Tokens that prompt and response may have together; if 0, what is asked for, as far as the model has positions,
+    or what the endpoint's list of models says."""
     vllm: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """KEY=VALUE, an argument of vLLM's engine such as gpu_memory_utilization=0.8 (JSON or text; repeat it). A judge on
     vllm has it too."""

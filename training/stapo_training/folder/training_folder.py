@@ -123,9 +123,9 @@ class TrainingFolder:
         complete = []
         for marker in self.checkpoints.glob(f"global_step_*/{COMPLETE}"):
             folder = marker.parent
-            if not folder.name.removeprefix("global_step_").isdecimal():
-                continue  # a copy that somebody keeps
-            with suppress(FileNotFoundError, ValueError):
+            if not _is_ours(folder):
+                continue
+            with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
                 mark = json.loads(marker.read_text())
                 sizes = {n: (folder / n).stat().st_size for n in mark["bytes"]}
                 if (folder.name, sizes) == (f"global_step_{mark['step']}", mark["bytes"]):
@@ -182,7 +182,7 @@ class TrainingFolder:
         others_may_write: ranks may still be writing; what they put back is deleted when the run is started again.
         """
         for folder in self.checkpoints.glob("global_step_*"):
-            if not (folder / COMPLETE).exists():
+            if _is_ours(folder) and not (folder / COMPLETE).exists():
                 shutil.rmtree(folder, ignore_errors=others_may_write)
         (self.checkpoints / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
 
@@ -202,6 +202,11 @@ class TrainingFolder:
             expected="room for the checkpoint (STATUS.md names the size of the last one)" if full else None,
             next_step=f"free some space, then {again}" if full else f"read the error above, then {again}",
         )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a step's folder has the name that veRL gives it: global_step_5.bak is a copy that somebody keeps."""
+    return folder.name.removeprefix("global_step_").isdecimal()
 
 
 def _check_ranks(folder: Path) -> None:

@@ -57,9 +57,9 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def problem(select: Callable[..., Any]) -> str:
-    """What is wrong with a selector's answers to three mini-batches of four tokens, in words; "" where nothing is.
+    """What is wrong with a selector's answers to two mini-batches of four tokens, in words; "" where nothing is.
 
-    The second has no token with an advantage above 0, the third no response token.
+    In the second nothing is rare, nor has an advantage above 0.
 
     Args:
         select: the function with its parameters bound, as a training calls it.
@@ -71,13 +71,10 @@ def problem(select: Callable[..., Any]) -> str:
 
     logprob_N, entropy_N = torch.tensor([-9.0, -0.1, -8.0, -7.0]), torch.tensor([0.1, 0.2, 3.0, 1.0])
     advantage_N, key_N = torch.tensor([1.0, -1.0, 1.0, 1.0]), torch.tensor([0.1, 0.6, 0.4, 0.9], dtype=torch.float64)
-    three_N = torch.tensor([True, True, True, False])
-    for what, sign_N, response_N in (
-        ("", advantage_N, three_N),
-        (" without a positive advantage", -advantage_N.abs(), three_N),
-        (" without a response", advantage_N, three_N & False),
-    ):
-        stats = TokenStats(logprob_N, entropy_N, sign_N, response_N, key_N, sign_N > 0)
+    response_N = torch.tensor([True, True, True, False])
+    some, none = (logprob_N, advantage_N), (0 * logprob_N - 0.1, -advantage_N.abs())
+    for what, (logprob_N, advantage_N) in (("", some), (" of which none is rare", none)):
+        stats = TokenStats(logprob_N, entropy_N, advantage_N, response_N, key_N, advantage_N > 0)
         try:
             found = select(stats, pool=alone)
         except Exception as e:  # noqa: BLE001  whatever it does

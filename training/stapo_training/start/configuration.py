@@ -46,6 +46,9 @@ _COUNTS = (
 )
 """Whole numbers from 1 on: what every check reckons with."""
 
+_READ = ("run.", "trainer.", "data.", "algorithm.", "alarms.", "actor_rollout_ref.")
+"""Blocks whose keys have all one reader."""
+
 # keys that veRL leaves open in parts that are switched off
 _VERL_OPTIONAL = {"reward.reward_model.rollout.name", "critic.strategy"}
 
@@ -76,8 +79,7 @@ def in_full(override: str) -> str:
         return f"{key}={meant(key, value, choices(key), f'stapo-train run {key}=...')}"
     is_file = is_overlay or (key == f"{_SELECTOR}name" and own.is_file(value))
     is_file = is_file or (key_of(override) == "reward.custom_reward_function.path" and value.endswith(".py"))
-    is_model = key == "actor_rollout_ref.model.path" and os.path.isdir(os.path.expanduser(value))
-    is_path = (key_of(override) in PLACES or is_file or is_model) and value
+    is_path = (key_of(override) in PLACES or is_file) and value
     return f"{key}={Path(os.path.expanduser(value)).resolve()}" if is_path else override
 
 
@@ -227,13 +229,14 @@ def _check_overrides(config: Any, overrides: Sequence[str]) -> None:
     known = _plain(tuple(o for o in overrides if key_of(o) in GROUPS))
     for key in (key_of(o) for o in overrides):
         before, now = known.get(key), OmegaConf.select(config, key)
-        kinds = bool if isinstance(before, bool) else (int, float)
-        if isinstance(before, bool | int | float) and now not in (None, "auto") and not isinstance(now, kinds):
-            what = "true or false" if kinds is bool else "a number"
+        switch, number = isinstance(before, bool), isinstance(before, int | float)
+        fits = now in (True, False) if switch else isinstance(now, int | float) and not isinstance(now, bool)
+        if number and now not in (None, "auto") and not fits:
+            what = "true or false" if switch else "a number"
             raise BadInput(f"{key} takes {what}", found=repr(now), expected=f"such as {str(before).lower()}",
                            next_step=f"correct {key}=... in the command")  # fmt: skip
-        added = key not in known and key.partition(".")[0] in ("run", "trainer", "data", "algorithm")
-        if added and (near := difflib.get_close_matches(key, known, 1, 0.94)):
+        added = key not in known and key.startswith(_READ) and not re.search(r"_kwargs|override_", key)
+        if added and (near := difflib.get_close_matches(key, known, 1, 0.9)):
             raise BadInput("nothing reads this key", found=key, next_step=f"{near[0]} is near")
 
 

@@ -17,7 +17,7 @@ from huggingface_hub import constants, try_to_load_from_cache
 from stapo_results import store
 from stapo_results.errors import BadInput, message_of
 from stapo_results.schema import Labels
-from stapo_results.shapes import KNOWN, Shape, shape_from
+from stapo_results.shapes import FAMILIES, KNOWN, Shape, shape_from
 from stapo_results.sizes import MINI, REAL, is_miniature_size
 from stapo_training import reward
 from stapo_training.artifacts.weights import described, is_hub_id, missing_files
@@ -187,10 +187,10 @@ def check_weights(model: str) -> None:
     """Raises BadInput where a local model's weights, by their files' headers, lack a tensor of the model that its
     config.json describes: transformers would fill it at random, and veRL hides the warning."""
     from safetensors import SafetensorError, safe_open
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers import AutoConfig
 
     facts, files = find_config(model) or {}, sorted(Path(model).glob("*.safetensors"))
-    if not files or facts.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # of the hub, or another head
+    if not files or facts.get("model_type") not in FAMILIES:  # of the hub; or its files may have other names
         return
     found = dict[str, tuple[int, ...]]()
     for file in files:
@@ -200,7 +200,8 @@ def check_weights(model: str) -> None:
         except (SafetensorError, OSError) as e:
             raise BadInput(f"{file} is no whole file of weights", found=message_of(e), next_step="copy it again") from e
     found |= {f"model.{name}": shape for name, shape in found.items()}  # a model that was saved without its head
-    tied = {"lm_head.weight"} if facts.get("tie_word_embeddings") else set()
+    ties = AutoConfig.from_pretrained(model, trust_remote_code=False).tie_word_embeddings
+    tied = {"lm_head.weight"} if ties else set()
     expected = described(Path(model))
     if wrong := sorted(n for n in expected.keys() - tied if found.get(n) != expected[n]):
         raise BadInput(f"{model}: the weights are not those of the model that config.json describes",

@@ -144,7 +144,11 @@ def _check_read(config: Any) -> None:
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     unknown = [f"engine_kwargs.{name}" for name in rollout.engine_kwargs if name not in _ENGINES]
     for wrong, found, cure in (
-        (actor.clip_ratio not in (0.2, actor.clip_ratio_low), "actor.clip_ratio", "clip_ratio_low and clip_ratio_high"),
+        (
+            actor.clip_ratio not in (0.2, actor.clip_ratio_low) and actor.clip_ratio_low is not None,
+            "actor.clip_ratio",
+            "clip_ratio_low and clip_ratio_high",
+        ),
         (actor.grad_clip != actor.optim.clip_grad, "actor.grad_clip", "actor.optim.clip_grad"),
         (bool(unknown), unknown, f"engine_kwargs of {', '.join(_ENGINES)}"),
     ):
