@@ -9,7 +9,7 @@ import pytest
 from stapo_results.errors import BadInput
 from stapo_training import cli, pages
 from stapo_training.start import resolvers
-from stapo_training.start.configuration import compose, in_full
+from stapo_training.start.configuration import check_overrides, compose, in_full
 
 BASE = ["run.base=base", "run.out=out"]
 
@@ -38,17 +38,33 @@ def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
         (["actor_rollout_ref.rollout.val_kwargs.temperature=0.6"], "0.6"),
         (["task=dapo-math-17k", "size=qwen3-8b", "trainer.project_name=???"], "run.data"),  # run's own keys first
         (["trainer.project_name=???"], "trainer.project_name"),
-        (["run.keep_best=flase"], "flase"),  # a text, so true
-        (["actor_rollout_ref.actor.optim.lr=abc"], "abc"),
-        (["+run.validation_setting=[t1.0]"], "run.validation_setting"),
-        (["+data.max_respons_length=1000"], "data.max_respons_length"),
-        (["+actor_rollout_ref.rollout.max_num_seq=3"], "max_num_seq"),
-        (["actor_rollout_ref.actor.optim.lr=true"], "True"),
     ],
 )
 def test_what_does_not_compose_is_bad_input(overrides: list[str], named: str) -> None:
     with pytest.raises(BadInput) as e:
         compose([*BASE, *overrides])
+    assert named in str(e.value.found)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("run.keep_best=flase", "flase"),  # a text, so true
+        ("actor_rollout_ref.actor.optim.lr=abc", "abc"),
+        ("actor_rollout_ref.actor.optim.lr=true", "True"),
+        ("+run.validation_setting=[t1.0]", "run.validation_setting"),
+        ("+data.max_respons_length=1000", "data.max_respons_length"),
+        ("+actor_rollout_ref.rollout.max_num_seq=3", "max_num_seq"),
+        *((fine, "") for fine in ("run.save_minutes=null", "run.cpu_threads=auto", "run.keep_best=0", "+run.x=1")),
+    ],
+)
+def test_a_value_of_another_kind_and_a_key_that_nothing_reads_are_refused(override: str, named: str) -> None:
+    config = compose([*BASE, override])
+    if not named:
+        check_overrides(config, [*BASE, override])
+        return
+    with pytest.raises(BadInput) as e:
+        check_overrides(config, [*BASE, override])
     assert named in str(e.value.found)
 
 

@@ -11,7 +11,6 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -197,36 +196,40 @@ def compose(overrides: Sequence[str]) -> Any:
         ) from None
     if missing:
         raise BadInput("values are missing", found=", ".join(missing), next_step=f"add {missing[0]}=... to the command")
-    _check_overrides(config, overrides)
     _check_numbers(config)
     return config
 
 
-@cache
-def _plain(chosen: tuple[str, ...]) -> dict[str, Any]:
-    """Key -> value as it is written, of the configuration that these choices of groups alone make."""
+def _plain(overrides: Sequence[str]) -> dict[str, Any]:
+    """Key -> value as it is written, of the configuration that the choices of groups alone make."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
     from omegaconf import OmegaConf
 
     with initialize_config_module(CONFIG_MODULE, version_base=None):
-        every: Any = OmegaConf.to_container(hydra_compose("stapo", overrides=[*chosen]))
+        every: Any = OmegaConf.to_container(
+            hydra_compose("stapo", overrides=[o for o in overrides if key_of(o) in GROUPS])
+        )
     return dict(_leaves(every))
 
 
 def _near_key(said: str, overrides: Sequence[str]) -> str:
     """ "KEY is near; " of the key that Hydra could not override, "" where it names none or none is near."""
     wrong = re.match(r"Could not override '([^']+)'", said)
-    known = _plain(tuple(o for o in overrides if key_of(o) in GROUPS)) if wrong else {}
-    return near_name(wrong[1], [*GROUPS, *known]) if wrong else ""
+    return near_name(wrong[1], [*GROUPS, *_plain(overrides)]) if wrong else ""
 
 
-def _check_overrides(config: Any, overrides: Sequence[str]) -> None:
-    """Raises BadInput for a value of another kind than the one it replaces, and for an added key that is nearly one
-    that exists: veRL takes the text "flase" as true, and reads no key that it does not know."""
+def check_overrides(config: Any, overrides: Sequence[str]) -> None:
+    """What a command line says beside the configuration that was composed of it, which takes as long once more.
+
+    Raises:
+        BadInput: for a value of another kind than the one it replaces, and for an added key that is nearly one that
+            exists: veRL takes the text "flase" as true, and reads no key that it does not know.
+    """
     from omegaconf import OmegaConf
 
-    known = _plain(tuple(o for o in overrides if key_of(o) in GROUPS))
+    overrides = [part for o in last_choices(overrides) for part in _own_method(in_full(o))]
+    known = _plain(overrides)
     for key in (key_of(o) for o in overrides):
         before, now = known.get(key), OmegaConf.select(config, key)
         switch, number = isinstance(before, bool), isinstance(before, int | float)

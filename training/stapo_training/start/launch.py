@@ -25,7 +25,7 @@ from stapo_training.folder import status
 from stapo_training.folder.training_folder import TrainingFolder
 from stapo_training.selection import own
 from stapo_training.start import estimate
-from stapo_training.start.configuration import compose, in_full, last_choices
+from stapo_training.start.configuration import check_overrides, compose, in_full, last_choices
 from stapo_training.start.preflight import Preflight, examine
 from stapo_training.start.settings import check_settings
 
@@ -70,6 +70,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # as veRL does: a check may import Ray before it
     config = compose(overrides)
+    check_overrides(config, overrides)
     if config_only:
         return _show_configuration(config)
     weights.pin(config, download=False)
