@@ -177,9 +177,12 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
 
 def _other_run(path: Path, record: Run) -> bool:
     """Whether another run's record stands there. An evaluation is its model's: it may have been judged again."""
-    there = store.read_json(path, Run) if path.exists() else record
-    of_model = (r.revisions.get("model") if r.kind == "eval" else r.run_id for r in (there, record))
-    return there.kind != record.kind or len(set(of_model)) > 1
+    if not path.exists():
+        return False
+    there = store.read_json(path, Run)
+    if there.kind == record.kind == "eval":
+        return there.revisions.get("model") != record.revisions.get("model")
+    return (there.kind, there.run_id) != (record.kind, record.run_id)
 
 
 def _plain(record: Run, path: Path, root: Path) -> Run:
