@@ -212,19 +212,19 @@ def test_what_another_command_made_is_refused_and_made_anew_once_removed(out: Pa
     assert stages.read_states(out)["train/a"].attempts == 1
 
 
-def test_fewer_checkpoints_and_another_judge_make_nothing_anew(out: Path) -> None:
-    def training(keep: int) -> Stage:
+def test_fewer_checkpoints_make_nothing_anew_nor_a_judge_that_was_not_asked_yet(out: Path) -> None:
+    def training(*keep: str) -> Stage:
         made = shell(out, "train/a", "true")
-        return replace(made, command=(*made.command, f"trainer.max_actor_ckpt_to_keep={keep}"))
+        return replace(made, command=(*made.command, *keep))
 
     def asked(**values: object) -> Run:
         return new_run("repro", {"experiment": "a test", "quick": False, **values}, seeds={}, deterministic=True)
 
     first, second = asked(judge="none", programs=["/a/stapo-eval"]), asked(judge="verifier", programs=["/b/stapo-eval"])
-    assert execute(out, first, [training(3)]) == {"train/a"}
-    assert execute(out, second, [training(1)]) == set()
+    assert execute(out, first, [training()]) == {"train/a"}
+    assert execute(out, second, [training("trainer.max_actor_ckpt_to_keep=1")]) == set()
     with pytest.raises(BadInput, match="experiment"):
-        execute(out, second.model_copy(update={"config": second.config | {"experiment": "another"}}), [training(1)])
+        execute(out, second.model_copy(update={"config": second.config | {"experiment": "another"}}), [training()])
 
 
 def test_a_stage_is_asked_again_when_an_input_ended_later_and_a_page_always(out: Path) -> None:

@@ -29,6 +29,8 @@ from stapo_results.sizes import is_miniature_size
 SMALL_MODEL_BYTES = 64 << 20
 _LEAST = {"n": 0, "limit": 0, "batch_rows": 0, "threads": 0, "max_tokens": 1}
 _LATER = ("system", "template")  # what samples depend on, and earlier records do not have
+MADE = ("samples.jsonl",)
+"""What an evaluation makes first; a folder without it is nobody's yet."""
 _SOURCE = "source:"  # where a benchmark came from: for the reader, its content is what counts
 
 
@@ -276,9 +278,8 @@ def _dtype(options: RunOptions, model: ModelFiles, out: Path) -> str:
     """
     if options.engine != "hf" or options.dtype != "auto":
         return options.dtype
-    record, samples = out / runs.RECORD, out / "samples.jsonl"
-    begun = record.exists() and samples.exists() and samples.stat().st_size
-    began = store.read_json(record, Run).config.get("dtype") if begun else None
+    binds = runs.binds(out, MADE)
+    began = store.read_json(out / runs.RECORD, Run).config.get("dtype") if binds else None
     if began in ("auto", "bfloat16"):
         return began
     fast = provenance.fast_bf16() and not provenance.nvidia_smi("name")

@@ -21,7 +21,7 @@ from typing import Any
 
 from stapo_eval.engines import Engine, Key, key_of, make_engine
 from stapo_eval.options import RECORDED, Judging, RunOptions, benchmark_files, data_dir_of, recorded
-from stapo_eval.plan import EvaluationPlan, make_plan, may_differ
+from stapo_eval.plan import MADE, EvaluationPlan, make_plan, may_differ
 from stapo_eval.samples import (
     check_refused,
     context_limit,
@@ -90,7 +90,7 @@ def _rules(plan: EvaluationPlan) -> dict[str, Any]:
         return again if all(x.startswith(_JUDGE) for x in differing) else ""
 
     same = partial(may_differ, engine=plan.options.engine)
-    return {"may_differ": same, "older": recorded, "foreign": ["samples.jsonl"], "advice": advice}
+    return {"may_differ": same, "older": recorded, "foreign": MADE, "advice": advice}
 
 
 def judge_again(
@@ -190,8 +190,9 @@ def _finish(
                 with closing(_engine(plan)) as engine:  # its memory is the judge's afterwards
                     _generate(engine, plan, folder, samples, display)
             if all(s.finish_reason == "error" for s in samples.values()):
+                again = _command() + " --retry-errors" * ("--retry-errors" not in provenance.command_line())
                 raise RunFailed("every sample failed", found=next(iter(samples.values())).error,
-                                next_step=f"with its cause mended: {_command()} --retry-errors")  # fmt: skip
+                                next_step=f"with its cause mended: {again}")  # fmt: skip
             ordered = [samples[k] for k in keys]
             if folder.record.deterministic and list(samples) != keys:
                 # a kill and replicas change the order in which samples come, and must not change the file

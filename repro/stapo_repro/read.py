@@ -211,7 +211,7 @@ def _check_weights(cells: Sequence[Loaded]) -> None:
                 f"{'/'.join(map(str, label))} is two models",
                 found=f"weights {before[:12]} in {other.file}, {weights[:12]} in {x.file}",
                 expected="one model a label",
-                next_step="evaluate one of them under a label of its own (--size, --step), or leave its folder out",
+                next_step="evaluate one of them under a label of its own (--size), or leave its folder out",
             )
 
 

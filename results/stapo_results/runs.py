@@ -145,13 +145,11 @@ def previous_of(
         BadInput: it holds another run, or files without a record.
     """
     check_folder(path, flag)
-    files = {p.name: p for p in sorted(path.iterdir())} if path.exists() else {}
-    made = [n for n in files if not n.startswith(".") and n != RECORD and n in (foreign or files)]
-    if RECORD not in files:
-        if made:
+    if not (path / RECORD).exists():
+        if found := _made(path, foreign):
             raise BadInput(
                 f"{path} is not empty and holds no run",
-                found=", ".join(made[:_SHOWN]),
+                found=", ".join(p.name for p in found[:_SHOWN]),
                 expected="a new or an empty folder",
                 next_step=f"give another {flag}",
             )
@@ -160,8 +158,7 @@ def previous_of(
     config = older(previous.config) if previous.kind == new.kind else previous.config
     migrated = previous.model_copy(update={"config": config})
     differing = differences(migrated, new, may_differ)
-    binds = resumes and any(files[n].is_dir() or files[n].stat().st_size for n in made)
-    if differing and not binds and previous.kind == new.kind and previous.status != "done":
+    if differing and not (resumes and binds(path, foreign)) and previous.kind == new.kind and previous.status != "done":
         return None
     if differing:
         raise BadInput(
@@ -171,6 +168,16 @@ def previous_of(
             next_step=advice(previous, differing) or f"give another {flag}, or the values of that run",
         )
     return previous
+
+
+def binds(path: Path, foreign: Collection[str] = ()) -> bool:
+    """Whether a folder with a record has made something of these names (default: all), so that it holds one run."""
+    return (path / RECORD).exists() and any(p.is_dir() or p.stat().st_size for p in _made(path, foreign))
+
+
+def _made(path: Path, foreign: Collection[str]) -> list[Path]:
+    files = sorted(path.iterdir()) if path.exists() else []
+    return [p for p in files if not p.name.startswith(".") and p.name != RECORD and (p.name in foreign or not foreign)]
 
 
 def differences(previous: Run, new: Run, may_differ: Callable[[str], bool] = lambda key: False) -> list[str]:

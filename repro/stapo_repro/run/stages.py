@@ -131,6 +131,10 @@ def portable(command: Sequence[str], out: Path) -> tuple[str, ...]:
     return tuple(words)
 
 
+def _compared(words: Sequence[str]) -> list[str]:
+    return [w for w in words if not w.startswith(_KEEP)]
+
+
 def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     """Names of the stages that need no work: done by the same command, after all that they need.
 
@@ -143,8 +147,7 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     ended, made = list(states), [s for s in stages if not s.always and s.name in states]
 
     def same(s: Stage) -> bool:
-        now, then = portable(s.command, out), states[s.name].command
-        return [w for w in now if not w.startswith(_KEEP)] == [w for w in then if not w.startswith(_KEEP)]
+        return _compared(portable(s.command, out)) == _compared(states[s.name].command)
 
     changed = [s for s in made if s.folder.exists() and not same(s)]
     if changed:

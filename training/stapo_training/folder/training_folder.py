@@ -58,6 +58,11 @@ class TrainingFolder:
         """The steps on disk in order, each in its last attempt."""
         return [self._logged[step] for step in sorted(self._logged)]
 
+    @property
+    def begun(self) -> bool:
+        """Whether a step was trained: the validation before the first binds no command."""
+        return any(s.step for s in self.steps) or bool(self.whole_checkpoints())
+
     def times(self) -> dict[int, dict[str, float]]:
         """A step's timings on disk, of its last attempt."""
         return {m.step: m.values for m in store.read(self.timings_file, StepMetrics, live=True)}

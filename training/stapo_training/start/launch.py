@@ -94,7 +94,7 @@ def choose_logits_form(config: Any, shape: Shape | None) -> None:
     from stapo_training.selection.logit_statistics import chosen_form  # torch: after the checks that need none
 
     a, record = config.actor_rollout_ref, Path(config.run.out) / runs.RECORD
-    if a.logits_form == "auto" and record.is_file() and TrainingFolder(record.parent).steps:
+    if a.logits_form == "auto" and record.is_file() and TrainingFolder(record.parent).begun:
         a.logits_form = store.read_json(record, Run).config.get("actor_rollout_ref", {}).get("logits_form", "eager")
     a.logits_form = chosen_form(a.logits_form, shape.vocab if shape else 0, config.trainer.device)
 
@@ -266,7 +266,7 @@ def rules(new: Run, out: Path) -> dict[str, Any]:
         "foreign": FOREIGN,
         "older": partial(older, new=new.config, folder=folder),
         "advice": _advice,
-        "resumes": any(s.step for s in folder.steps) or bool(folder.whole_checkpoints()),
+        "resumes": folder.begun,
     }
 
 

@@ -226,13 +226,13 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
                 next_step="free some space, or choose another run.out, RAY_TMPDIR or HF_HOME",
             )
     free = psutil.disk_usage(str(runs.nearest(out))).free / GIB
-    made = -(-int(config.run.steps) // every) if every > 0 else 0  # the last step is always saved
+    if every <= 0:
+        return "no checkpoint, so that nothing is left of the training (trainer.save_freq)"
+    made = -(-int(config.run.steps) // every)  # the last step is always saved
     # an old one goes when the new one is complete
     most = min(made, keep + 1 + bool(config.run.keep_best)) if keep else made
     most += bool(config.run.save_minutes)  # of the timed ones the newest stays
     scarce = "; NOT ENOUGH: trainer.max_actor_ckpt_to_keep=N keeps the newest N" if most * each + logs > free else ""
-    if not made:
-        return "no checkpoint, so that nothing is left of the training (trainer.save_freq)"
     timed = f" and one every {config.run.save_minutes} minutes" if config.run.save_minutes else ""
     most_in_all = f"at most {most * each + logs:.1f} GiB; free {free:.1f} GiB{scarce}"
     return f"{made} checkpoints{timed}, each of {each:.2f} GiB, {most_in_all}"

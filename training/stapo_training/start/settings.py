@@ -26,7 +26,7 @@ _TOOLS = "the suite's agent loop calls no tool, so that no prompt names one; veR
 _SOCKET = "the suite gives each run a socket of its own for veRL's naive transfer of weights alone"
 _FOLDER = "the run's own folder says where it goes on, and nothing else does"
 _SETTING = "run.validation_settings names the numbers, and has no other"
-_ENGINES = ("vllm", "sglang", "trtllm", "stapo_cpu")
+_ENGINES = {"vllm", "sglang", "trtllm", "stapo_cpu"}
 _RESUMED = {"model", "optimizer", "extra"}
 _FIXED: dict[str, tuple[Any, str]] = {
     **{
@@ -142,18 +142,17 @@ def _check_contents(checkpoint: Any) -> None:
 def _check_read(config: Any) -> None:
     """Raises BadInput for values that veRL would not read, or would read as something else."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    unknown = [f"engine_kwargs.{name}" for name in rollout.engine_kwargs if name not in _ENGINES]
-    for wrong, found, cure in (
-        (
-            actor.clip_ratio not in (0.2, actor.clip_ratio_low) and actor.clip_ratio_low is not None,
-            "actor.clip_ratio",
-            "clip_ratio_low and clip_ratio_high",
-        ),
-        (actor.grad_clip != actor.optim.clip_grad, "actor.grad_clip", "actor.optim.clip_grad"),
-        (bool(unknown), unknown, f"engine_kwargs of {', '.join(_ENGINES)}"),
-    ):
-        if wrong:
-            raise BadInput("veRL does not read this", found=found, next_step=f"set {cure}")
+    unread = {
+        f"rollout.engine_kwargs.{n}": f"one of {', '.join(sorted(_ENGINES))}"
+        for n in {*rollout.engine_kwargs} - _ENGINES
+    }
+    if actor.clip_ratio not in (0.2, actor.clip_ratio_low) and actor.clip_ratio_low is not None:
+        unread["actor.clip_ratio"] = "actor.clip_ratio_low and actor.clip_ratio_high"
+    if actor.grad_clip != actor.optim.clip_grad:
+        unread["actor.grad_clip"] = "actor.optim.clip_grad"
+    for key, read in unread.items():
+        raise BadInput("veRL does not read this key", found=f"actor_rollout_ref.{key}", expected=read,
+                       next_step="set what it reads, below actor_rollout_ref")  # fmt: skip
     if rollout.n < 2 and config.algorithm.adv_estimator == "grpo":
         raise BadInput("a group of one response has no advantage: veRL takes the bare reward",
                        found=f"rollout.n={rollout.n}", expected="2 or more",
