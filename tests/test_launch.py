@@ -15,7 +15,7 @@ from stapo_results.schema import Resumption, Run
 from stapo_results.shapes import KNOWN, shape_from
 from stapo_training.folder.training_folder import TrainingFolder
 from stapo_training.methods import AdvantageConfig
-from stapo_training.start import launch
+from stapo_training.start import launch, resuming
 from stapo_training.start.configuration import compose
 
 
@@ -35,7 +35,7 @@ def changed(run: Run, part: str, **values: object) -> Run:
 def test_alarms_and_loggers_may_change_when_a_run_goes_on() -> None:
     new = changed(record(stop=[], window=9), "trainer", logger=["console", "wandb"])
     new = changed(new, "run", silenced_share_reference=1e-5, save_minutes=10, keep_best=False, cpu_dtype="auto")
-    assert runs.differences(record(), new, launch.may_differ) == []
+    assert runs.differences(record(), new, resuming.may_differ) == []
 
 
 def test_wandb_has_one_run_over_all_attempts_and_another_for_a_repetition(tmp_path: Path) -> None:
@@ -47,16 +47,16 @@ def test_wandb_has_one_run_over_all_attempts_and_another_for_a_repetition(tmp_pa
 
 
 def test_what_decides_numbers_may_not() -> None:
-    (found,) = runs.differences(record(), changed(record(), "trainer", save_freq=10), launch.may_differ)
+    (found,) = runs.differences(record(), changed(record(), "trainer", save_freq=10), resuming.may_differ)
     assert found.startswith("trainer.save_freq")
 
 
 def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_record_may_not(tmp_path: Path) -> None:
     (tmp_path / "log.txt").touch()
-    assert runs.previous_of(tmp_path, record(), "run.out", foreign=launch.FOREIGN) is None
+    assert runs.previous_of(tmp_path, record(), "run.out", foreign=resuming.FOREIGN) is None
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(BadInput):
-        runs.previous_of(tmp_path, record(), "run.out", foreign=launch.FOREIGN)
+        runs.previous_of(tmp_path, record(), "run.out", foreign=resuming.FOREIGN)
 
 
 @pytest.fixture
@@ -99,14 +99,14 @@ def test_a_run_goes_on_with_the_form_of_the_logits_that_it_began_with(tmp_path: 
 
 def test_a_run_of_0_2_0_goes_on(tmp_path: Path, old: Run) -> None:
     new = again(old)
-    assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path)) == old
+    assert runs.previous_of(tmp_path, new, "run.out", **resuming.rules(new, tmp_path)) == old
     variables = {"OMP_NUM_THREADS": 2, "GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}
     ray = {**new.config["ray_kwargs"]["ray_init"], "runtime_env": {"env_vars": variables}}
     before, after = (changed(new, "ray_kwargs", ray_init=r) for r in (ray | {"runtime_env": {}}, ray))
-    assert runs.differences(before, after, launch.may_differ) == []  # `hardware=8gpu` had none, `cpu` fewer
+    assert runs.differences(before, after, resuming.may_differ) == []  # `hardware=8gpu` had none, `cpu` fewer
     both = changed(new, "run", validation_settings=["t1.0", "t0.7"])
     with pytest.raises(BadInput, match="validation_settings"):
-        runs.previous_of(tmp_path, both, "run.out", **launch.rules(both, tmp_path))
+        runs.previous_of(tmp_path, both, "run.out", **resuming.rules(both, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ OPTIM = "actor_rollout_ref.actor.optim."
 def test_the_steps_of_a_run_may_grow_and_nothing_else(tmp_path: Path, old: Run, more: list[str], refused: str) -> None:
     new = again(old, *more)
     if not refused:
-        assert runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path)) == old
+        assert runs.previous_of(tmp_path, new, "run.out", **resuming.rules(new, tmp_path)) == old
         return
     with pytest.raises(BadInput) as e:
-        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path))
+        runs.previous_of(tmp_path, new, "run.out", **resuming.rules(new, tmp_path))
     assert refused in str(e.value.found)
 
 
@@ -156,7 +156,7 @@ def test_a_run_whose_learning_rate_depends_on_its_length_may_not_grow(tmp_path: 
     (tmp_path / "run.json").write_text(again(old, *schedule).model_dump_json())
     new = again(old, *schedule, "run.steps=40")
     with pytest.raises(BadInput, match=r"run\.steps=30") as e:
-        runs.previous_of(tmp_path, new, "run.out", **launch.rules(new, tmp_path))
+        runs.previous_of(tmp_path, new, "run.out", **resuming.rules(new, tmp_path))
     assert "run.steps: 30 there, 40 now" in str(e.value.found)
 
 
@@ -168,7 +168,7 @@ def test_a_run_on_gpus_may_go_on_in_less_memory(tmp_path: Path, old: Run, determ
     actor = a["actor"] | {"policy_loss": a["actor"]["policy_loss"] | {"loss_mode": loss}}
     old = changed(old, "actor_rollout_ref", actor=actor).model_copy(update={"deterministic": deterministic})
     less = changed(old, "actor_rollout_ref", actor=actor | {"ppo_max_token_len_per_gpu": 1})
-    may_differ = launch.rules(less, tmp_path)["may_differ"]
+    may_differ = resuming.rules(less, tmp_path)["may_differ"]
     assert (runs.differences(old, less, may_differ) == []) == may
 
 
@@ -176,13 +176,13 @@ def test_what_was_refused_after_the_validation_may_be_corrected(tmp_path: Path, 
     store.write_json(tmp_path / "run.json", old.model_copy(update={"status": "failed"}))
     TrainingFolder(tmp_path).log_step(0, {"accuracy": 0.5}, {})
     corrected = changed(old, "data", train_batch_size=3)
-    assert runs.previous_of(tmp_path, corrected, "run.out", **launch.rules(corrected, tmp_path)) is None
+    assert runs.previous_of(tmp_path, corrected, "run.out", **resuming.rules(corrected, tmp_path)) is None
     folder = TrainingFolder(tmp_path)
     folder.take_over(anew=True)
     folder.log_step(0, {"accuracy": 0.25}, {})
     TrainingFolder(tmp_path).log_step(1, {}, {})
     with pytest.raises(BadInput, match="train_batch_size"):
-        runs.previous_of(tmp_path, corrected, "run.out", **launch.rules(corrected, tmp_path))
+        runs.previous_of(tmp_path, corrected, "run.out", **resuming.rules(corrected, tmp_path))
 
 
 def test_a_training_that_ends_before_its_last_step_is_not_finished(tmp_path: Path) -> None:

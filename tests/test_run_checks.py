@@ -39,6 +39,8 @@ def test_what_is_named_and_not_there_is_refused_while_a_stage_will_read_it(tmp_p
     assert checks._places(r, {"eval"}) == named[2:]  # the others have been read
     hub = asked("stapo/qwen2.5-coder-0.5b", out=tmp_path / "o", source="OWNER/DATA", judge="OWNER/JUDGE")
     assert checks._places(hub, {"data", "eval"}) == []
+    with pytest.raises(BadInput, match="without a model"):
+        checks._check_place("--judge", str(tmp_path))
 
 
 @pytest.fixture

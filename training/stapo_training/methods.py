@@ -29,6 +29,8 @@ SELECTORS = tuple(
 )
 PER_TOKEN_LOSSES = ("vanilla", "cispo")
 """veRL's policy losses in which a token's term depends on no other token."""
+RANKING_LOSSES = ("clip_cov", "kl_cov")
+"""Those that rank the tokens of one micro-batch: how sequences are packed decides what is trained."""
 _ACTOR = "actor_rollout_ref.actor."
 _TOKEN_BY_TOKEN: Needs = {f"{_ACTOR}policy_loss.loss_mode": PER_TOKEN_LOSSES, f"{_ACTOR}entropy_coeff": (0,)}
 _OLD_PASS: Needs = {"algorithm.rollout_correction.bypass_mode": (False,)}
@@ -271,7 +273,7 @@ class Definition(_Mask, AdvantageConfig, ProxyConfig):
     @property
     def within_micro_batch(self) -> bool:
         """Whether the method's published loss ranks the tokens of one micro-batch."""
-        return self.loss in ("clip_cov", "kl_cov")
+        return self.loss in RANKING_LOSSES
 
 
 class Method(_Part):

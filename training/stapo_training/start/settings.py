@@ -13,7 +13,7 @@ from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_training import reward
 from stapo_training.folder.alarms import alarms_from
-from stapo_training.methods import advantage_from, proxy_from, selector_from
+from stapo_training.methods import RANKING_LOSSES, advantage_from, proxy_from, selector_from
 from stapo_training.token_log.writer import token_log_from
 
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
@@ -111,7 +111,7 @@ def check_sizes(config: Any) -> None:
             found, cure = f"{divided} / {part}", "change one of the two"
             raise BadInput(f"{name} does not divide", found=found, expected="no remainder", next_step=cure)
     longest, loss = config.data.max_prompt_length + config.data.max_response_length, actor.policy_loss.loss_mode
-    sequences = 2 if loss in ("clip_cov", "kl_cov") else 1
+    sequences = 2 if loss in RANKING_LOSSES else 1
     key, holds, least = "ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu or 1, sequences
     if actor.use_dynamic_bsz:
         key, holds, least = "ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu, sequences * longest
