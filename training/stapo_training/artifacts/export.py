@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run, StepMetrics
-from stapo_training.artifacts.weights import described
+from stapo_training.artifacts.weights import check_tensors
 from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     config = json.loads((tokenizer / "config.json").read_text())
     # safetensors stores no tensor twice; transformers ties it again
     tied = ["lm_head.weight"] if config.get("tie_word_embeddings") else []
-    _check_tensors(shards, tokenizer, tied)
+    found = {name: tuple(t.shape) for name, t in read_shards(shards[:1])[0].items()}
+    cure = "export a checkpoint of a training of all weights (no LoRA, no other architecture)"
+    check_tensors(tokenizer, found, cure, more=False)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(tokenizer, partial)
@@ -177,22 +179,6 @@ def _check_sizes(step_folder: Path) -> None:
             found=f"another size, or none: {', '.join(wrong[:3])}",
             expected=f"the sizes in {COMPLETE}",
             next_step="copy the files again, or use another checkpoint",
-        )
-
-
-def _check_tensors(files: Sequence[Path], folder: Path, tied: Collection[str]) -> None:
-    """Raises BadInput unless a checkpoint's tensors have names and shapes of the model in config.json.
-
-    transformers would fill the others at random, as those of a LoRA.
-    """
-    expected = {n: shape for n, shape in described(folder).items() if n not in tied}
-    found = {n: tuple(t.shape) for n, t in read_shards(files[:1])[0].items() if n not in tied}
-    if wrong := [n for n in sorted(expected.keys() | found.keys()) if expected.get(n) != found.get(n)]:
-        raise BadInput(
-            f"{folder.parent}: the tensors are not those of the model that config.json describes",
-            found=f"{len(wrong)} differ: " + ", ".join(f"{n} {found.get(n, 'missing')}" for n in wrong[:3]),
-            expected=", ".join(f"{n} {expected.get(n, 'missing')}" for n in wrong[:3]),
-            next_step="export a checkpoint of a training of all weights (no LoRA, no other architecture)",
         )
 
 

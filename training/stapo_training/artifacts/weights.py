@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stapo_results.errors import BadInput, message_of
 
+Shapes = dict[str, tuple[int, ...]]
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
@@ -31,15 +33,44 @@ def missing_files(folder: Path, *, tokenizer: str = "") -> list[str]:
     return lacking + ([tokenizer] if tokenizer and not any(folder.glob(tokenizer)) else [])
 
 
-def described(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of each tensor of the model that a folder's config.json describes, as transformers makes it."""
+def shapes_of(files: Sequence[Path]) -> Shapes:
+    """Name -> shape of the tensors in files of weights, by their headers. Raises: BadInput: one is not whole."""
+    from safetensors import SafetensorError, safe_open
+
+    found = Shapes()
+    for file in files:
+        try:
+            with safe_open(file, "pt") as tensors:
+                found |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as e:
+            raise BadInput(f"{file} is no whole file of weights", found=message_of(e), next_step="copy it again") from e
+    return found
+
+
+def check_tensors(folder: Path, found: Shapes, next_step: str, *, more: bool) -> None:
+    """Raises BadInput unless tensors have the names and shapes of the model that a folder's config.json describes.
+
+    transformers would fill the others at random. A tied head needs none.
+
+    Args:
+        more: whether there may be tensors that the model does not have.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
-    return {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    names = expected.keys() | (set() if more else found.keys())
+    names -= {"lm_head.weight"} if config.tie_word_embeddings else set()
+    if wrong := [n for n in sorted(names) if expected.get(n) != found.get(n)]:
+        raise BadInput(
+            f"{folder}: the tensors are not those of the model that config.json describes",
+            found=f"{len(wrong)} differ: " + ", ".join(f"{n} {found.get(n, 'missing')}" for n in wrong[:3]),
+            expected=", ".join(f"{n} {expected.get(n, 'missing')}" for n in wrong[:3]),
+            next_step=next_step,
+        )
 
 
 def pin(config: Any, *, download: bool) -> None:

@@ -20,7 +20,7 @@ from stapo_results.schema import Labels
 from stapo_results.shapes import FAMILIES, KNOWN, Shape, shape_from
 from stapo_results.sizes import MINI, REAL, is_miniature_size
 from stapo_training import reward
-from stapo_training.artifacts.weights import described, is_hub_id, missing_files
+from stapo_training.artifacts.weights import check_tensors, is_hub_id, missing_files, shapes_of
 from stapo_training.data.rows import RECORD, DataRecord, is_set_as_mathematics, parquet_content_sha256, plain_gold
 from stapo_training.start.settings import ATTENTION, OURS, attention_of
 
@@ -184,30 +184,14 @@ def check_model_config(config: Any, model: str) -> None:
 
 
 def check_weights(model: str) -> None:
-    """Raises BadInput where a local model's weights, by their files' headers, lack a tensor of the model that its
-    config.json describes: transformers would fill it at random, and veRL hides the warning."""
-    from safetensors import SafetensorError, safe_open
-    from transformers import AutoConfig
-
-    facts, files = find_config(model) or {}, sorted(Path(model).glob("*.safetensors"))
-    if not files or facts.get("model_type") not in FAMILIES:  # of the hub; or its files may have other names
+    """Raises BadInput where the files of a local model lack a tensor that its config.json describes. veRL hides what
+    transformers would say."""
+    files = sorted(Path(model).glob("*.safetensors"))
+    if not files or (find_config(model) or {}).get("model_type") not in FAMILIES:  # other files may have other names
         return
-    found = dict[str, tuple[int, ...]]()
-    for file in files:
-        try:
-            with safe_open(file, "pt") as tensors:
-                found |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as e:
-            raise BadInput(f"{file} is no whole file of weights", found=message_of(e), next_step="copy it again") from e
+    found = shapes_of(files)
     found |= {f"model.{name}": shape for name, shape in found.items()}  # a model that was saved without its head
-    ties = AutoConfig.from_pretrained(model, trust_remote_code=False).tie_word_embeddings
-    tied = {"lm_head.weight"} if ties else set()
-    expected = described(Path(model))
-    if wrong := sorted(n for n in expected.keys() - tied if found.get(n) != expected[n]):
-        raise BadInput(f"{model}: the weights are not those of the model that config.json describes",
-                       found=", ".join(f"{n} {found.get(n, 'missing')}" for n in wrong[:3]),
-                       expected=", ".join(f"{n} {expected[n]}" for n in wrong[:3]),
-                       next_step="take the model's folder again, weights and config.json together")  # fmt: skip
+    check_tensors(Path(model), found, "take the model's folder again, weights and config.json together", more=True)
 
 
 def check_model_attention(config: Any, model: str) -> None:
