@@ -212,10 +212,28 @@ def test_what_another_command_made_is_refused_and_made_anew_once_removed(out: Pa
     assert stages.read_states(out)["train/a"].attempts == 1
 
 
+def with_words(stage: Stage, *words: str) -> Stage:
+    return replace(stage, command=(*stage.command, *words))
+
+
+def test_the_wing_is_asked_whether_it_takes_another_judge(out: Path) -> None:
+    evaluation = shell(out, "eval/a", "true")
+    calls = [(), ("--judge", "a"), ("--judge", "b"), ("--judge", "b"), ()]
+    assert [len(run(out, with_words(evaluation, *words))) for words in calls] == [1, 1, 1, 0, 1]
+
+
+def test_a_stage_that_goes_on_with_fewer_checkpoints_keeps_what_it_took(out: Path) -> None:
+    training = shell(out, "train/a", f"test -e {out}/go")
+    with pytest.raises(RunFailed):
+        run(out, training)
+    (out / "go").touch()
+    run(out, with_words(training, "trainer.max_actor_ckpt_to_keep=1"))
+    assert stages.read_states(out)["train/a"].attempts == 2
+
+
 def test_fewer_checkpoints_make_nothing_anew_nor_a_judge_that_was_not_asked_yet(out: Path) -> None:
     def training(*keep: str) -> Stage:
-        made = shell(out, "train/a", "true")
-        return replace(made, command=(*made.command, *keep))
+        return with_words(shell(out, "train/a", "true"), *keep)
 
     def asked(**values: object) -> Run:
         return new_run("repro", {"experiment": "a test", "quick": False, **values}, seeds={}, deterministic=True)

@@ -115,7 +115,7 @@ def read_states(out: Path) -> dict[str, StageState]:
 
 MAY_DIFFER = frozenset({"judge", "keep_checkpoints", "programs"})
 """Of a request, what later calls may have otherwise: each stage compares what concerns it."""
-_KEEP = "trainer.max_actor_ckpt_to_keep="  # less of it may be what a full disk asks for
+_KEEP, _JUDGE = "trainer.max_actor_ckpt_to_keep=", "--judge"  # less of the first may be what a full disk asks for
 
 
 def portable(command: Sequence[str], out: Path) -> tuple[str, ...]:
@@ -131,8 +131,13 @@ def portable(command: Sequence[str], out: Path) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _compared(words: Sequence[str]) -> list[str]:
-    return [w for w in words if not w.startswith(_KEEP)]
+def _compared(words: Sequence[str], *, judge: bool) -> list[str]:
+    """What two commands of a stage have to agree in. judge: of one that needs no work; else its wing compares hashes."""
+    kept = [w for w in words if not w.startswith(_KEEP)]
+    if not judge and _JUDGE in kept:
+        at = kept.index(_JUDGE)
+        del kept[at : at + 2]
+    return kept
 
 
 def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
@@ -146,10 +151,10 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     states, done = read_states(out), set[str]()
     ended, made = list(states), [s for s in stages if not s.always and s.name in states]
 
-    def same(s: Stage) -> bool:
-        return _compared(portable(s.command, out)) == _compared(states[s.name].command)
+    def same(s: Stage, *, judge: bool) -> bool:
+        return _compared(portable(s.command, out), judge=judge) == _compared(states[s.name].command, judge=judge)
 
-    changed = [s for s in made if s.folder.exists() and not same(s)]
+    changed = [s for s in made if s.folder.exists() and not same(s, judge=False)]
     if changed:
         anew = {s.name for s in changed}
         for s in stages:  # what was made of it would be refused by its wing later
@@ -164,7 +169,7 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
         )
     for s in made:
         later = set(ended[ended.index(s.name) :])
-        current = same(s) and states[s.name].status == "done"
+        current = same(s, judge=True) and states[s.name].status == "done"
         if current and done.issuperset(s.needs) and not later & set(s.needs) and not s.missing():
             done.add(s.name)
     return done
@@ -386,11 +391,13 @@ class StageRunner:
 
     def _begin(self, stage: Stage, title: str) -> Work:
         command, state, resumes = portable(stage.command, self.out), self.states.get(stage.name), False
-        if state is not None and state.command == command and stage.folder.exists():
+        compared = _compared(command, judge=False)
+        if state is not None and _compared(state.command, judge=False) == compared and stage.folder.exists():
             resumes = state.status != "done"  # else an input ended later: its wing looks whether that changed
         else:
             state = StageState(name=stage.name, command=command, code=self.code, attempts=1)
-        state = self._record(state, status="running", attempts=state.attempts + resumes, code=self.code)
+        attempts = state.attempts + resumes
+        state = self._record(state, command=command, status="running", attempts=attempts, code=self.code)
         self.display.say(f"{'resume' if resumes else 'start':<11} {title}")
         wants = self._wants(stage)
         cards, self.free = self.free[:wants], self.free[wants:]
