@@ -169,6 +169,8 @@ def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, fo
     (other / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))  # transformers: a RuntimeError
     with pytest.raises(BadInput, match="other"):
         make_engine("hf", find_model(str(other)))
+    with pytest.raises(BadInput, match="no revision"):
+        find_model(str(folder), "main")
     with pytest.raises(BadInput, match="nobody/nothing"):  # the tests are offline
         find_model("nobody/nothing")
     with pytest.raises(BadInput, match="sglang"):

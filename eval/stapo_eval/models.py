@@ -87,9 +87,12 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     """Locate and hash a model: a folder, or a hub id that is downloaded at `revision`.
 
     Raises:
-        BadInput: no such model, no safetensors weights, or a stapo.json that belongs to other weights.
+        BadInput: no such model, a folder's revision, no safetensors weights, or a stapo.json that belongs to others.
     """
     local = Path(given).is_dir()
+    if local and revision:
+        raise BadInput(f"{given} is a folder, which has no revision", found=revision,
+                       next_step="leave the revision out, or give the hub id instead of the folder")  # fmt: skip
     folder = Path(given) if local else _download(given, revision)
     weights = weights_of(folder)
     if (size := sum(f.stat().st_size for f in weights)) >= _LARGE:

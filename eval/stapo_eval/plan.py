@@ -306,7 +306,7 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, JudgePrompt]:
     """
     kind, engine = options.judge_options()
     given = options.judge
-    local = find_model(given) if Path(given).is_dir() else None
+    local = find_model(given, options.judge_revision) if Path(given).is_dir() else None
     if kind == "openai" and not engine.urls:
         raise BadInput(
             "a judge at an endpoint needs an address of its own", next_step="--judge-url http://HOST:PORT/v1"

@@ -132,7 +132,7 @@ def portable(command: Sequence[str], out: Path) -> tuple[str, ...]:
 
 
 def _compared(words: Sequence[str], *, judge: bool) -> list[str]:
-    """What two commands of a stage have to agree in. judge: of one that needs no work; else its wing compares hashes."""
+    """What two commands of a stage have to agree in. judge: as one that needs no work; else its wing compares."""
     kept = [w for w in words if not w.startswith(_KEEP)]
     if not judge and _JUDGE in kept:
         at = kept.index(_JUDGE)
