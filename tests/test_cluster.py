@@ -59,6 +59,16 @@ def test_a_driver_without_the_nodes_token_is_told_so(nodes: Nodes, address: str)
     assert "RAY_AUTH_MODE" in asked.stderr.splitlines()[-1], asked.stderr
 
 
+def test_a_node_with_other_code_is_refused(nodes: Nodes) -> None:
+    setting = "export RAY_AUTH_MODE=disabled"
+    no_checkout = "export GIT_DIR=/nowhere"
+    for node, *commands in (("first", setting, HEAD), ("second", setting, no_checkout, OTHER)):
+        assert nodes.run(node, *commands).returncode == 0
+    asked = nodes.run("first", setting, f"{sys.executable} -c '{ASK.format('auto')}'")
+    assert "has other code than this command" in asked.stderr.splitlines()[-4], asked.stderr
+    assert "'suite': 'package " in asked.stderr
+
+
 OTHER_ENVIRONMENT = """
 import sys, ray
 from stapo_eval.engines.ray import _connect

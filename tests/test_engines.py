@@ -24,9 +24,11 @@ from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines import Engine, Finished, Request, hf, make_engine
 from stapo_eval.engines.base import EngineSpec, Queue
 from stapo_eval.engines.hf import HfEngine
+from stapo_eval.engines.ray import Replica
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.generation import Drawing, draw
+from stapo_results.provenance import installed
 from stapo_results.stop_tokens import stop_token_ids
 
 D = Decoding(1.0, 1.0, 12)
@@ -151,6 +153,12 @@ def test_a_process_of_vllms_ends_with_a_command_that_is_killed(tmp_path: Path, h
         child = psutil.Process(int(process.stdout.readline()))
         process.kill()
     assert [p for p in psutil.wait_procs([child], timeout=5)[1] if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_replica_with_other_code_than_the_command_is_refused(folder: Path) -> None:
+    with pytest.raises(BadInput, match="other code") as e:
+        Replica().load(HfEngine, find_model(str(folder)), {}, installed() | {"vllm": "0.1"})
+    assert e.value.expected == {"vllm": "0.1"}
 
 
 def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) -> None:

@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -17,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from stapo_results.errors import BadInput
 from stapo_results.memory import usable_memory
 from stapo_results.schema import Run
 
@@ -86,6 +88,20 @@ def package_versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
+
+
+def installed() -> dict[str, str]:
+    """What runs here: the suite's code, and the versions of the packages that numbers depend on."""
+    return {"suite": "+".join(filter(None, code_version())), **package_versions()}
+
+
+def check_installed(expected: Mapping[str, str]) -> None:
+    """Raises BadInput where this process has other code than `expected`, the command's: its record would be wrong."""
+    here = installed()
+    if differing := [k for k in {**expected, **here} if here.get(k) != expected.get(k)]:
+        found, wanted = ({k: which.get(k, "none") for k in differing} for which in (here, expected))
+        raise BadInput(f"the node {platform.node()} has other code than this command", found=found, expected=wanted,
+                       next_step="give every node the same checkout and environment (docs/cluster.md)")  # fmt: skip
 
 
 def nvidia_smi(fields: str) -> str:

@@ -18,13 +18,17 @@ from stapo_eval.engines.base import Engine, EngineSpec, Finished, Key, Request, 
 from stapo_eval.models import ModelFiles, find_model
 from stapo_results import safe_path
 from stapo_results.errors import BadInput, RunFailed, StapoError, last_lines, message_of
+from stapo_results.provenance import check_installed, installed
 
 
 class Replica:
     """One engine in an actor's process."""
 
-    def load(self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any]) -> EngineSpec:
-        """Load the engine: not in __init__, whose errors Ray carries without their cause."""
+    def load(
+        self, local: type[Engine], model: ModelFiles, how: Mapping[str, Any], code: Mapping[str, str]
+    ) -> EngineSpec:
+        """Load the engine, by the `code` of the command: not in __init__, whose errors Ray carries without cause."""
+        check_installed(code)
         if not model.folder.is_dir():  # another node
             files = find_model(model.given, model.commit)
             if files.weights_sha256 != model.weights_sha256:
@@ -92,7 +96,8 @@ class RayEngine(Engine):
         actor: Any = ray.remote(num_gpus=gpus, num_cpus=cores, max_restarts=0, max_task_retries=0)(Replica)
         self.replicas = {i: actor.remote() for i in range(copies)}
         try:
-            specs: list[EngineSpec] = ray.get([r.load.remote(local, model, how) for r in self.replicas.values()])
+            loading = [r.load.remote(local, model, how, installed()) for r in self.replicas.values()]
+            specs: list[EngineSpec] = ray.get(loading)
         except ray.exceptions.RayError as e:
             raise _cause(e) from None
         # machines differ in memory; replicas of one machine look at the same free memory

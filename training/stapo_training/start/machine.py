@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -15,10 +16,10 @@ from typing import Any
 import psutil
 from huggingface_hub import constants
 
-from stapo_results import runs
+from stapo_results import runs, safe_path
 from stapo_results.errors import BadInput, message_of
 from stapo_results.memory import usable_memory
-from stapo_results.provenance import nvidia_smi, usable_cores
+from stapo_results.provenance import check_installed, installed, nvidia_smi, usable_cores
 from stapo_results.throughput import CARDS, card_named
 from stapo_training.start import estimate
 from stapo_training.start.estimate import GIB
@@ -27,6 +28,7 @@ from stapo_training.start.resolvers import run_slots
 _BUSY_GIB = 2.0  # a driver and a display hold less
 _MOST_IN_USE = 0.95  # of a machine's memory, by Ray's own default
 _LOGS_GIB = 1.0  # metrics and what veRL and Ray log
+_ANSWER_SECONDS = 120  # of a node that starts a process
 _SESSION_GIB = 1.0  # what Ray keeps of a session in its own folder
 
 
@@ -94,7 +96,7 @@ def cluster_nodes(address: str) -> list[Node]:
     """The living nodes of a running Ray cluster, as Ray describes them.
 
     Raises:
-        BadInput: no cluster answers at `address`.
+        BadInput: no cluster answers at `address`, or a node has other code than this command, or none.
     """
     import ray
     from ray._private.services import get_ray_address_from_environment  # no public one says what "auto" means
@@ -107,7 +109,8 @@ def cluster_nodes(address: str) -> list[Node]:
         host, _, port = known.rpartition(":")
         if host and port.isdigit():  # Ray itself tries for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+        job = safe_path.ray_job()
+        ray.init(address=address, job_config=job, logging_level=logging.ERROR, log_to_driver=False)
     # Ray raises ConnectionError where "auto" finds no cluster, RuntimeError or its own where the token is another
     except (OSError, ValueError, RuntimeError, RayError) as e:
         raise BadInput(
@@ -118,9 +121,32 @@ def cluster_nodes(address: str) -> list[Node]:
             "runs, give this shell the nodes' RAY_AUTH_MODE and token (docs/cluster.md)",
         ) from None
     try:
-        return [_described(n["NodeManagerHostname"], n["Resources"]) for n in ray.nodes() if n["Alive"]]
+        nodes = [n for n in ray.nodes() if n["Alive"]]
+        _check_code([n["NodeID"] for n in nodes])
+        return [_described(n["NodeManagerHostname"], n["Resources"]) for n in nodes]
     finally:
         ray.shutdown()
+
+
+def _check_code(nodes: Sequence[str]) -> None:
+    """Ask each of these nodes, by its id, for its code. Raises BadInput as `cluster_nodes`."""
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, max_retries=0)(check_installed)
+    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+    try:
+        ray.get([ask.options(scheduling_strategy=p).remote(installed()) for p in places], timeout=_ANSWER_SECONDS)
+    except RayError as e:
+        cause = getattr(e, "cause", None)
+        if isinstance(cause, BadInput):
+            raise cause from None
+        raise BadInput(
+            f"a node of the cluster cannot run {sys.executable}",
+            found=message_of(e),
+            next_step="give every node the same checkout and environment (docs/cluster.md)",
+        ) from None
 
 
 def _described(host: str, resources: Mapping[str, float]) -> Node:
