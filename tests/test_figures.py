@@ -104,7 +104,24 @@ def test_late_profile_is_the_mean_over_the_last_quarter_and_old_records_lack_the
     assert len(drawn.missing) == 1
 
 
+def test_a_caption_says_what_cuts_a_curve_and_which_seeds_are_in_it(tmp_path):
+    shares(tmp_path, 0, dict.fromkeys(range(1, 9), 0.1))
+    shares(tmp_path, 1, dict.fromkeys(range(1, 4), 0.1))
+    shares(tmp_path, 2, dict.fromkeys(range(1, 9), 0.1), "entropy")
+    caption = sketched(tmp_path, "training-curves")["miniature_training_curves"].caption
+    assert "means over 3 seeds" in caption
+    assert "of those that logged it: Policy entropy, Silenced tokens" in caption
+    assert "CUT where the shortest seed ends: STAPO at step 3" in caption
+
+
 # comparisons
+
+
+def test_a_benchmark_of_ones_own_is_in_no_average_of_a_real_size(tmp_path):
+    size = next(iter(labels.REAL_SIZES))
+    for name in (*labels.PAPER_BENCHMARKS, "mine"):
+        synthetic.cell(tmp_path, "base", name, "t1.0", ["1"], size=size)
+    assert of(tmp_path)[size].benchmarks == tuple(labels.PAPER_BENCHMARKS)
 
 
 def entropies(values: list[float]) -> list[StepMetrics]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 from stapo_repro import paper
 from stapo_repro.collect import laid_over
-from stapo_repro.read import load_cells, load_training_runs
+from stapo_repro.read import check_found, load_cells, load_training_runs
 from stapo_repro.table.build import build as build_table
 from stapo_repro.text import rounded
 from stapo_results.errors import BadInput, RecordError
@@ -59,6 +62,46 @@ def test_one_label_is_one_model(tmp_path: Path) -> None:
         synthetic.cell(tmp_path, "stapo", benchmark, "t1.0", ["1"], folder=benchmark, revisions={"model": revision})
     with pytest.raises(RecordError, match="is two models"):
         load_cells([tmp_path])
+
+
+def test_one_model_is_one_seed(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        revisions = {"model": "weights sha256:aa"}
+        synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["1"], seed=seed, revisions=revisions)
+    with pytest.raises(RecordError, match="two training seeds"):
+        load_cells([tmp_path])
+
+
+def test_records_behind_a_link_count_once(tmp_path: Path) -> None:
+    record(tmp_path / "scratch")
+    (root := tmp_path / "records").mkdir()
+    (root / "stapo-s0").symlink_to(tmp_path / "scratch" / "stapo-s0")
+    (root / "stapo-s0" / "back").symlink_to(root)
+    assert len(load_cells([root])) == 1
+
+
+def test_a_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(top: Path, onerror: Callable[[OSError], None], **_: object) -> None:
+        onerror(PermissionError(13, "denied", str(top)))
+
+    monkeypatch.setattr(os, "walk", denied)
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_cells([tmp_path])
+
+
+def test_every_folder_named_has_records(tmp_path: Path) -> None:
+    record(tmp_path / "good")
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="no records") as e:
+        check_found([tmp_path / "good", empty])
+    assert e.value.found == str(empty)
+
+
+def test_a_copy_of_a_training_counts_once(tmp_path: Path, capsys) -> None:
+    synthetic.training_run(tmp_path, "stapo")
+    shutil.copytree(tmp_path / "stapo-s0", tmp_path / "copy")
+    assert len(load_training_runs([tmp_path])) == 1
+    assert "counted once" in capsys.readouterr().err
 
 
 # the judge said: correct, incorrect, invalid, nothing, nothing; the rule: no, yes, yes, no, yes

@@ -203,6 +203,38 @@ def test_methods_are_compared_and_holm_by_hand(tmp_path):
     assert t.families == {"miniature, single benchmarks": 3}
 
 
+def test_of_benchmarks_with_other_seeds_there_is_no_average_nor_its_difference(tmp_path):
+    for name, seeds in (("mini-add", (0, 1)), ("mini-add-hard", (0,))):
+        cell(tmp_path, "base", ["00", "10", "00"], name)
+        for seed in seeds:
+            cell(tmp_path, "stapo", ["11", "10", "10"], name, seed=seed)
+    t = table(tmp_path)
+    assert value(t, "stapo", "avg").status == "incomplete"
+    d = difference(t, "stapo", "base", "avg")
+    assert (d.status, d.points, d.p) == ("seeds differ", None, None)
+    assert section(t).footnotes[0] == "Training seeds: STAPO 2 (mini-add), STAPO 1 (mini-add-hard)."
+    notes = write.difference_grid(t, section(t)).notes
+    assert "(0, 1: STAPO minus Base model on mini-add)" in notes[1]
+    assert "With two seeds" in section(t).footnotes[1]
+
+
+def test_samples_of_seeds_that_have_other_numbers_are_all_named(tmp_path):
+    cell(tmp_path, "stapo", ["1100"])
+    cell(tmp_path, "stapo", ["11"], seed=1)
+    grid = write.main_grid(table(tmp_path), section(table(tmp_path)))
+    assert "N 2 or 4 x 1" in "".join(grid.rows[-1])
+
+
+@pytest.mark.parametrize("changed", [
+    {"max_tokens": 256}, {"chat": {"system": "Be brief."}}, {"scored_by": "rule+judge"}, {"judge": "other"}, {"step": 7}
+])  # fmt: skip
+def test_seeds_that_were_not_evaluated_alike_are_no_number(tmp_path, changed):
+    cell(tmp_path, "stapo", ["11"])
+    cell(tmp_path, "stapo", ["10"], seed=1, **changed)
+    with pytest.raises(RecordError, match="have different"):
+        table(tmp_path)
+
+
 def test_stapo_is_compared_with_a_method_of_ones_own(tmp_path):
     cell(three(tmp_path), "mine", ["00"] * 6)
     d = difference(table(tmp_path), "stapo", "mine")
@@ -289,9 +321,9 @@ def test_small_print_of_the_second_setting_alone() -> None:
 
 def test_ours_beside_the_paper(tmp_path):
     # 6 of 30 solved: 20.00, SE sqrt(.16 / 29) = 7.43 points, interval 4.8 to 35.2; the paper prints 18.44
-    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE)
+    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE, max_tokens=20480)
     # all 30 half solved: 50.00 with no spread; the paper prints 7.60
-    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", size=SIZE)
+    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", size=SIZE, max_tokens=20480)
     t = table(tmp_path)
     found = [value(t, m, "aime24", part=SIZE) for m in ("stapo", "grpo")]
     assert [(v.minus_paper, v.paper_within) for v in found] == [(1.56, "within"), (42.4, "outside")]
@@ -305,10 +337,13 @@ def test_ours_beside_the_paper(tmp_path):
         (["11-1"] + ["1100"] * 29, {}),
         (["1100"] * 30, {"variant": "other gold answers"}),
         (["1100"] * 31, {}),
+        (["1100"] * 30, {"max_tokens": 256}),
+        (["1100"] * 30, {"chat": {"system": "Be brief."}}),
+        (["1100"] * 30, {"text_variants": 1}),
     ],
 )
 def test_paper_is_not_judged_by_what_is_not_comparable(tmp_path, verdicts, changed):
-    cell(tmp_path, "stapo", verdicts, "aime24", size=SIZE, **changed)
+    cell(tmp_path, "stapo", verdicts, "aime24", size=SIZE, **{"max_tokens": 20480} | changed)
     assert value(table(tmp_path), "stapo", "aime24", part=SIZE).paper_within == "not judged"
 
 

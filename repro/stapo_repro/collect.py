@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro.labels import REAL_SIZES
-from stapo_repro.read import check_roots
+from stapo_repro.read import below, check_roots
 from stapo_repro.run.stages import FILE, StageState, read_states
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
@@ -138,7 +138,7 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     check_roots([run])
     root = run.resolve()
     driver_file, records = root / "run.json", dict[Path, Run]()
-    for path in sorted(root.rglob("run.json")):
+    for path in below(root, "run.json"):
         record = store.read_json(path, Run)
         if record.kind in ("base", "train", "eval", "probe"):  # the driver's own record stays behind
             records[path.parent] = _plain(record, path, root)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def _check_pair(first: Loaded, second: Loaded) -> None:
             f"two records of the cell {first.record.cell.id} contradict each other",
             found=f"other {', '.join(differing)} in {first.file} and {second.file}",
             expected="one record a cell, or equal ones",
-            next_step="name only the folder of the one that is meant; of results/records leave out `APART` (read.py)",
+            next_step="name only the folder of the one that is meant; results/records is read without --records",
         )
 
 
@@ -146,22 +147,40 @@ def check_roots(roots: Sequence[Path]) -> None:
             )
 
 
-def check_found(roots: Sequence[Path], cells: Sequence[Any], trainings: Sequence[Any] | None = None) -> None:
-    """Raises: BadInput where folders that were named gave no record: of none all is "not run".
+def check_found(roots: Sequence[Path], *, trainings: bool = False) -> None:
+    """Raises: BadInput where a folder that was named has no record: what it should have would be "not run".
 
     Args:
-        trainings: None where they do not count.
+        trainings: whether they count.
     """
-    if roots and not cells and not trainings:
-        more = "" if trainings is None else ", or run.json of a training"
-        raise BadInput("no records below the folders named", found=", ".join(map(str, roots)),
+    patterns = ("cells/*.json", *["metrics.jsonl"] * trainings)
+    if empty := [root for root in roots if not any(below(root, p) for p in patterns)]:
+        more = ", or metrics.jsonl of a training" if trainings else ""
+        raise BadInput("no records below a folder named", found=", ".join(map(str, empty)),
                        expected=f"cells/*.json of an evaluation{more}",
                        next_step="name the right folder, or make one: stapo-repro run stapo/mini")  # fmt: skip
 
 
-def below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
-    """Files below the root in a fixed order, without those of the root's own folders named in `skip`."""
-    return [p for p in sorted(root.rglob(pattern)) if p.relative_to(root).parts[0] not in skip]
+def below(root: Path, pattern: str, skip: Sequence[str] = ()) -> list[Path]:
+    """Files below the root in a fixed order, also where a link leads, without the root's own folders in `skip`.
+
+    Raises:
+        BadInput: a folder that this user may not read: what is in it would be "not run".
+    """
+
+    def refuse(e: OSError) -> None:
+        raise BadInput("a folder of records cannot be read", found=f"{e.filename}: {e.strerror}",
+                       next_step="have its owner allow it, or leave it out")  # fmt: skip
+
+    found, seen = list[Path](), set[str]()
+    for at, folders, files in os.walk(root, followlinks=True, onerror=refuse):
+        folders.sort()
+        if (real := os.path.realpath(at)) in seen:  # a link may lead back
+            folders.clear()
+            continue
+        seen.add(real)
+        found += [path for name in files if (path := Path(at, name)).match(pattern)]
+    return [p for p in sorted(found) if p.relative_to(root).parts[0] not in skip]
 
 
 def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
@@ -175,7 +194,7 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     Raises:
         BadInput: a root that does not exist.
         RecordError: with the file, for a record that does not validate or contradicts itself, two records of one
-            cell that differ, or two models under one label.
+            cell that differ, two models under one label, or one under two training seeds.
     """
     check_roots(roots)
     cells: dict[str, Loaded] = {}
@@ -198,8 +217,10 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
 
 def _check_weights(cells: Sequence[Loaded]) -> None:
-    """Raises RecordError where cells of one label are of two models; an endpoint's weights are not known."""
+    """Raises RecordError where cells of one label are of two models, or of two training seeds of one; an endpoint's
+    weights are not known."""
     first: dict[tuple[str, str, int, int | str], tuple[str, Loaded]] = {}
+    seeds: dict[tuple[str, str, int | str, str], Loaded] = {}
     for x in cells:
         _, known, weights = x.record.revisions.get("model", "").rpartition("weights sha256:")
         if not known:
@@ -212,6 +233,15 @@ def _check_weights(cells: Sequence[Loaded]) -> None:
                 found=f"weights {before[:12]} in {other.file}, {weights[:12]} in {x.file}",
                 expected="one model a label",
                 next_step="evaluate one of them under a label of its own (--size), or leave its folder out",
+            )
+        method, size, seed, step = label
+        twin = seeds.setdefault((method, size, step, weights), x)
+        if twin.record.cell.train_seed != seed:
+            raise RecordError(
+                f"one model stands under two training seeds of {method}/{size}",
+                found=f"weights {weights[:12]} in {twin.file} and {x.file}",
+                expected="a model a seed",
+                next_step="evaluate the model that is meant under the seed that is wrong, or leave its folder out",
             )
 
 
@@ -280,7 +310,8 @@ def read_steps(path: Path, live: bool = False) -> list[StepMetrics]:
 
 
 def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[TrainingRun]:
-    """Training runs below the roots: folders with run.json (kind "train") and metrics.jsonl, by method and seed.
+    """Training runs below the roots: folders with run.json (kind "train") and metrics.jsonl, by method and seed. A copy
+    of one counts once; stderr names both folders.
 
     The labels come from the run's configuration (run.method, run.size, run.seed), the steps from `read_steps`. `skip`
     as in `load_cells`.
@@ -306,21 +337,27 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                     next_step="restore both files from one commit, or collect the run again",
                 )
             place = path.parent.relative_to(root).as_posix()
-            runs.append(
-                TrainingRun(
-                    method=method,
-                    size=size,
-                    seed=seed,
-                    path=place,
-                    status=run.status,
-                    steps=steps,
-                    run_id=run.run_id,
-                    folder=path.parent,
-                    synthetic=run.synthetic,
-                    cut=run.cut,
-                )
-            )
+            found = TrainingRun(method, size, seed, place, run.status, steps, run.run_id, path.parent, run.synthetic,
+                                run.cut)  # fmt: skip
+            twins = (r for r in runs if replace(found, path=r.path, folder=r.folder) == r)
+            if (twin := next(twins, None)) is None:
+                runs.append(found)
+            elif not twin.folder.samefile(found.folder):
+                print(f"same training twice, counted once: {twin.folder} and {found.folder}", file=sys.stderr)
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
+
+
+def check_seeds(runs: Sequence[TrainingRun]) -> None:
+    """Raises BadInput for two runs of one size, method and seed: they would count as two seeds."""
+    first: dict[tuple[str, str, int], TrainingRun] = {}
+    for r in runs:
+        if (before := first.setdefault((r.method, r.size, r.seed), r)) is not r:
+            raise BadInput(
+                f"two training runs of {r.method} with one seed",
+                found=f"{before.folder}, {r.folder} (seed {r.seed})",
+                expected="one run per seed",
+                next_step="name only one of the folders with --records",
+            )
 
 
 def run_part(run: Run) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from markupsafe import Markup
 from stapo_repro import labels, paper
 from stapo_repro.figures import tokens as figures
 from stapo_repro.figures.style import save, style
-from stapo_repro.read import APART, Loaded, below, check_roots, load_cells
+from stapo_repro.read import APART, Loaded, below, check_found, check_roots, load_cells
 from stapo_repro.table.build import build
 from stapo_repro.table.write import to_markdown
 from stapo_repro.text import number_shown, shown, small_percent, visible
@@ -90,6 +90,7 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     page = out or home / "report.html"
     roots, skip = (named, ()) if named else ([home / "records"], APART)
     cells = load_cells(roots, skip)
+    check_found(named, trainings=True)
     table = build(cells, paper.load())
     listed = _runs(roots, skip, page)
     responses = _responses(runs, cells, most)
@@ -197,7 +198,7 @@ def _responses(folders: Sequence[Path], cells: Sequence[Loaded], most: int) -> R
     """Responses of those cells that one of the run folders made, each compared with the cell's record."""
     check_roots(folders)
     held: dict[str, Path] = {}
-    for folder in (p.parent for f in folders for p in sorted(f.rglob("samples.jsonl"))):
+    for folder in (p.parent for f in folders for p in below(f, "samples.jsonl")):
         for path in sorted(folder.glob("cells/*.json")):
             held.setdefault(read_json(path, CellRecord).cell.id, folder)
     wanted = choose([c.record for c in cells if c.record.cell.id in held], most)

@@ -26,7 +26,7 @@ from stapo_repro.read import Loaded
 from stapo_repro.text import as_written, shown
 from stapo_results.errors import RecordError
 from stapo_results.resampling import bootstrap
-from stapo_results.schema import SETTINGS
+from stapo_results.schema import SETTINGS, CellRecord
 from stapo_results.statistics import (
     Number,
     clustered,
@@ -109,19 +109,32 @@ class Score:
         return np.array([list(self.by_seed[s].values()) for s in sorted(self.by_seed)]).T
 
 
+def _conditions(r: CellRecord) -> dict[str, object]:
+    """What has to be the same in all records that are one number."""
+    return {
+        "problems": {p.problem_id for p in r.problems},
+        "gold answers": r.benchmark_sha256,
+        "limits of tokens": r.max_tokens,
+        "prompts": r.chat,
+        "kinds of scoring": r.scored_by,
+        "judges": r.judge,
+        "training steps": r.cell.step,
+    }
+
+
 def _check_alike(cells: Sequence[Loaded]) -> None:
     one = cells[0]
+    first = _conditions(one.record)
     for c in cells[1:]:
-        same = {
-            "problems": {p.problem_id for p in one.record.problems} == {p.problem_id for p in c.record.problems},
-            "gold answers": one.record.benchmark_sha256 == c.record.benchmark_sha256,
-        }
-        for what in (w for w, equal in same.items() if not equal):
+        for what, value in _conditions(c.record).items():
+            if value == first[what]:
+                continue
+            found = {x.file: len(y) if isinstance(y, set) else y for x, y in ((one, first[what]), (c, value))}
             raise RecordError(
-                f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
-                found=f"{one.file} ({len(one.record.problems)} problems) and {c.file} ({len(c.record.problems)})",
+                f"two records of {c.record.cell.method} on {c.record.cell.benchmark} have different {what}",
+                found=" and ".join(f"{file} ({y})" for file, y in found.items()),
                 expected=f"the same {what} for every seed",
-                next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
+                next_step="evaluate all seeds alike, or name one run's folder only",
             )
 
 
@@ -129,7 +142,7 @@ def score(cells: Sequence[Loaded]) -> Score:
     """The records of one (size, method, benchmark, setting) as one number.
 
     Raises:
-        RecordError: the records hold different problems or gold answers.
+        RecordError: the records differ in what one number has to have the same.
     """
     _check_alike(cells)
     ids = [p.problem_id for p in cells[0].record.problems]
@@ -174,15 +187,20 @@ def _over_seeds(matrices: Sequence[NDArray[np.float64]], pooled: Number, samplin
     )
 
 
+def seeds_differ(parts: Sequence[Score]) -> bool:
+    """Whether benchmarks were run with different training seeds: no model has their average."""
+    return len({tuple(sorted(p.by_seed)) for p in parts}) > 1
+
+
 def average(parts: Sequence[Score]) -> Score:
     """The unweighted mean over benchmarks, or in words why there is none: an average of what happens to be there is not
-    comparable, and no model has that of benchmarks with other training seeds."""
+    comparable."""
     have = [p for p in parts if p.cells]
     if not have:
         return Score()
     if len(have) < len(parts) or not all(p.estimate.known for p in have):
         return Score("incomplete", f"{len(have)} of {len(parts)} run")
-    if len({tuple(sorted(p.by_seed)) for p in have}) > 1:
+    if seeds_differ(have):
         return Score("incomplete", "seeds differ")
     pooled = average_estimate([p.estimate for p in have])
     estimate = _over_seeds([p.matrix() for p in have], pooled, [p.estimate.se_sampling for p in have])
@@ -224,7 +242,7 @@ class Difference:
     against: str
     benchmark: str
     setting: str
-    status: Literal["run", "not run", "other problems", "samples missing"]
+    status: Literal["run", "not run", "other problems", "samples missing", "seeds differ"]
     number: Number = Number()
     test: str = ""
     p: float = math.nan
@@ -262,6 +280,8 @@ def difference(
         return Difference(*label, "other problems")
     if missing := sum(s.estimate.missing for pair in pairs for s in pair):
         return Difference(*label, "samples missing", Number(missing=missing))
+    if any(seeds_differ(side) for side in (first, second)):
+        return Difference(*label, "seeds differ")
     strata, by_seed, seeds = [], [], _common_seeds(pairs)
     for a, b in pairs:
         ids = sorted(a.means)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from stapo_repro import labels
 from stapo_repro.figures.groups import Group
 from stapo_repro.figures.style import SMALL, Sketch, handle, legend, method_style, name_of, nothing, sheet
-from stapo_repro.read import TrainingRun, logged
-from stapo_results.errors import BadInput
+from stapo_repro.read import TrainingRun, check_seeds, logged
 
 MOST_POINTS = 300
 """Points a curve keeps: what is finer than a line's width on paper only makes the file large."""
@@ -79,13 +78,7 @@ def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POI
     Raises:
         BadInput: two runs of one seed.
     """
-    if len({r.seed for r in runs}) != len(runs):
-        raise BadInput(
-            f"two training runs of {runs[0].method} with one seed",
-            found=", ".join(f"{r.path} (seed {r.seed})" for r in runs),
-            expected="one run per seed",
-            next_step="name only one of the folders with --records",
-        )
+    check_seeds(runs)
     values = []
     for r in runs:
         series = {k: v * shown.factor for k, v in r.series(shown.metric).items() if math.isfinite(v)}
@@ -209,10 +202,11 @@ def training(
     figure = sheet(0.5 + 2.2 * rows)
     every = figure.subplots(rows, columns, squeeze=False).flatten()
     missing = [name_of(m) for m, of_method in runs.items() if not of_method]
-    empty, widest, smooth = list[str](), 1, False
+    empty, widest, smooth, fewer = list[str](), 1, False, set[str]()
     for axes, shown in zip(every, panels, strict=False):
         drawn = panel(axes, runs, shown)
         widest = max([widest, *(c.window for c in drawn)])
+        fewer |= {shown.title for m, c in curves_of(runs, shown).items() if c.seeds < len(runs[m])}
         smooth = smooth or any(_is_noisy(c, shown.metric) for c in drawn)
         empty += [] if drawn else [shown.title]
     if profile:
@@ -228,6 +222,11 @@ def training(
     if counts[-1] > 1:
         seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         more += f"Lines: means over {seeds} seeds; bands: lowest to highest seed."
+        if fewer:
+            more += f" Fewer seeds, of those that logged it: {', '.join(sorted(fewer))}."
+        short = {name_of(m): min(r.last for r in of) for m, of in runs.items() if len({r.last for r in of}) > 1}
+        if short:
+            more += f" CUT where the shortest seed ends: {', '.join(f'{m} at step {n:,}' for m, n in short.items())}."
     else:
         more += "One seed." if counts[-1] else "Nothing has been run yet."
     if widest > 1:

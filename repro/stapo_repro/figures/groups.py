@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from stapo_repro import labels
 from stapo_repro.figures.style import Sketch
 from stapo_repro.paper import PaperTable, variant
-from stapo_repro.read import Loaded, TrainingRun, final_step
+from stapo_repro.read import Loaded, TrainingRun, check_seeds, final_step
 from stapo_repro.scores import Difference, Score, ScoreKey, average, difference, score_all
 from stapo_results.statistics import Number
 
@@ -44,8 +44,8 @@ class Group:
 
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:
-        """In the table's order; of a model without benchmarks of its own those that it was evaluated on."""
-        if self.size in (labels.MINI, *labels.PAPER_SIZES):
+        """Those of the table in its order; of a model without any of its own those that it was evaluated on."""
+        if self.size in (labels.MINI, *labels.PAPER_SIZES) or (self.cells and self.size in labels.REAL_SIZES):
             return tuple(labels.benchmarks_of(self.size))
         return tuple(sorted({c.record.cell.benchmark for c in self.cells}))
 
@@ -125,7 +125,11 @@ def groups(cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTab
 
     A group's methods are the paper's, and further ones with a record; of another model those with a record alone. Runs
     with another tau_p or q are in no group's methods: they have a figure of their own.
+
+    Raises:
+        BadInput: two trainings of one seed.
     """
+    check_seeds(runs)
     final = final_step(cells)[0]
     sizes = {c.record.cell.size for c in final} | {r.size for r in runs} or {labels.MINI}
     expected = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in sizes]

@@ -36,7 +36,7 @@ class Row:
         benchmark: or "avg".
         minus_paper: minus the paper's printed value, in points; None where there is none to compare with.
         paper_within: whether the paper's value lies in our 95 % interval; "not judged" where samples or problems are
-            missing or other ones.
+            missing or other ones, or prompt or limit of tokens are not the paper's.
         best: the highest complete value of our rows in its column, where at least two can be compared.
     """
 
@@ -89,12 +89,17 @@ class Table:
 
 
 def _against_paper(row: Row, printed: str) -> None:
-    """Our value beside the paper's; judged only where nothing is missing and the problems are the paper's."""
+    """Our value beside the paper's; judged where nothing is missing, and problems, prompt and limit are its."""
     if row.score.status != "run":
         return
     known, n, theirs = registry(), as_written(row.score.percent), float(printed)
     records = [c.record for c in row.score.cells]
-    same = all(r.benchmark_rows == known[r.cell.benchmark].rows and not r.variant for r in records)
+    same = all(
+        r.benchmark_rows == known[r.cell.benchmark].rows
+        and not (r.variant or r.text_variants or r.chat)
+        and r.max_tokens == paper.MAX_TOKENS
+        for r in records
+    )
     row.minus_paper, row.paper_within = n.mean - theirs, "not judged"
     if n.has_interval and row.complete and same:
         row.paper_within = "within" if n.low <= theirs <= n.high else "outside"
@@ -141,7 +146,10 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     records = [c.record for s in scores.values() for c in s.cells]
     limits = {r.max_tokens for r in records}
     limit = [f"Responses of at most {max(limits):,} tokens."] if len(limits) == 1 else []
-    return [*_seeds(scores), *_missing(scores), *scoring(records), *limit, *_unlike(records), provenance(records)]
+    steps = {r.cell.step for r in records if r.cell.step != "base"}
+    step = [f"Trained models at step {max(map(int, steps)):,}."] if len(steps) == 1 else []
+    notes = [*_seeds(scores), *step, *_missing(scores), *scoring(records), *limit]
+    return [*notes, *_unlike(records), provenance(records)]
 
 
 def _join(items: Iterable[object]) -> str:
@@ -149,10 +157,19 @@ def _join(items: Iterable[object]) -> str:
 
 
 def _seeds(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    """Each trained method's seeds."""
-    seeds = {labels.method_label(key[1]): len(s.by_seed) for key, s in scores.items() if not s.is_base}
-    notes = [f"Training seeds: {', '.join(f'{m} {n}' for m, n in seeds.items())}."] if seeds else []
-    if 2 in seeds.values():
+    """Each trained method's number of seeds; of several numbers, each with its benchmarks."""
+    seeds = defaultdict[str, dict[int, dict[str, None]]](dict)
+    for (_, method, benchmark, _), s in scores.items():
+        if not s.is_base:
+            of_method = seeds[labels.method_label(method)]
+            of_method.setdefault(len(s.by_seed), {})[labels.benchmark_label(benchmark)] = None
+    texts = [
+        f"{m} {n}" + f" ({', '.join(names)})" * (len(counts) > 1)
+        for m, counts in seeds.items()
+        for n, names in counts.items()
+    ]
+    notes = [f"Training seeds: {', '.join(texts)}."] if texts else []
+    if any(2 in counts for counts in seeds.values()):
         notes.append(
             "With two seeds an interval held the truth in as few as 88 of 100 simulations (docs/statistics.md)."
         )

@@ -7,7 +7,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, zip_longest
@@ -23,13 +24,13 @@ from stapo_results.sizes import is_miniature_size
 
 T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
-_ABSENT = ("not run", "n/a", "other problems")
+_ABSENT = ("not run", "n/a", "other problems", "seeds differ")
 _IN_SMALL = "<br><sub>{}</sub>"
 _NAMED = ("cut ", "p ", "Holm ")
 """How a line of small print begins that says what it is."""
 _BESIDE = (
     "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
-    "interval. Not judged: samples or problems are missing, or other ones."
+    "interval. Not judged: samples or problems are missing, or these, the prompt or the limit of tokens are other ones."
 )
 _LEGEND = (
     "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
@@ -89,7 +90,15 @@ def _sampled(r: Row) -> str:
     part = f" of {r.score.rows}" if n.problems < r.score.rows else ""
     if r.benchmark == labels.AVERAGE:
         return f"{n.problems}{part} problems" if n.problems else ""
-    return f"N {n.samples // max(1, len(n.seeds))} x {n.problems}{part}" if n.problems else "n/a"
+    return f"N {_samples(r)} x {n.problems}{part}" if n.problems else "n/a"
+
+
+def _samples(r: Row) -> str:
+    """Samples a problem of each training seed, those of all its evaluations together."""
+    by_seed = Counter[int]()
+    for c in r.score.cells:
+        by_seed[c.record.cell.train_seed] += c.record.n
+    return " or ".join(map(str, sorted(set(by_seed.values())))) or str(r.score.estimate.samples)
 
 
 def _cut(r: Row) -> str:
@@ -157,16 +166,35 @@ def _difference(first: Difference, second: Difference) -> str:
 
 def _tests(found: Sequence[Difference], families: Mapping[str, int]) -> list[str]:
     sizes = "; ".join(f"{name}: {families[name]} tests" for name in dict.fromkeys(d.family for d in found if d.family))
-    several = {labels.method_label(d.method): d.seeds for d in found if d.seeds}
-    which = "; ".join(f"{m}: {', '.join(map(str, s))}" for m, s in several.items())
+    tested, by_seed = [d for d in found if d.family], defaultdict[str, list[Difference]](list)
+    for d in tested:
+        if d.seeds:
+            by_seed[", ".join(map(str, d.seeds))].append(d)
+    alone = {(d.method, d.against) for d in tested if not d.seeds}
+    which = list(by_seed)
+    if alone or len(by_seed) > 1:
+        which = [f"{seeds}: {_named_pairs(of_seeds, alone)}" for seeds, of_seeds in by_seed.items()]
     notes = [
         "In percentage points, paired by problem: the 95 % t interval, the two-sided p of a sign-flip permutation "
         f"test, and that p by Holm over its family ({sizes}). It compares these two checkpoints, not their "
         "methods trained anew."
     ]
-    if several:
-        notes.append(f"Paired by training seed too ({which}): interval and p are the t test's over problems and seeds.")
+    if which:
+        text = "; ".join(which)
+        notes.append(f"Paired by training seed too ({text}): interval and p are the t test's over problems and seeds.")
     return notes
+
+
+def _named_pairs(found: Sequence[Difference], alone: Collection[tuple[str, str]]) -> str:
+    """The methods that are compared, with the benchmarks where others of the pair are not: those in `alone`."""
+    pairs = dict[tuple[str, str], dict[str, None]]()
+    for d in found:
+        pairs.setdefault((d.method, d.against), {})[labels.benchmark_label(d.benchmark)] = None
+    named = [
+        f"{labels.method_label(m)} minus {labels.method_label(a)}" + f" on {', '.join(on)}" * ((m, a) in alone)
+        for (m, a), on in pairs.items()
+    ]
+    return ", ".join(named)
 
 
 def difference_grid(table: Table, section: Section) -> Grid | None:
