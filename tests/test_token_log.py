@@ -263,6 +263,13 @@ def test_a_missing_file_is_named(written: Path, gone: str) -> None:
     assert Path(gone).name in str(caught.value.found)
 
 
+def test_a_step_without_either_file_is_named(written: Path) -> None:
+    token_log.write(written / "token_log", 4, part(4).rows, part(4).counts, HEADER)
+    with pytest.raises(RecordError) as caught:
+        token_log.read(written)
+    assert caught.value.found == "no counts of step 3"
+
+
 def _truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
 

@@ -23,6 +23,8 @@ from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import load, marked
 from stapo_results import token_log
 from stapo_results.errors import RecordError, RunFailed
+from stapo_results.provenance import new_run
+from stapo_results.store import write_json
 
 # p = e^-7 = 0.00091 is rare, e^-6 = 0.0025 is not; of two entropies the one below 0.5 is silenced
 SILENCED = logs.row()
@@ -93,6 +95,17 @@ def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: py
     said = capsys.readouterr().err
     assert all(x in said for x in ("step 2", "1 in the log", "3 in the metrics"))
     assert not (run / "tokens").exists()
+
+
+def test_a_finished_trainings_log_has_its_last_step(tmp_path: Path):
+    run = logs.write(tmp_path, [SILENCED])
+    logs.metrics(run, {1: 1.0, 2: 1.0})
+    record = new_run("train", {}, seeds={}, deterministic=True)
+    write_json(run / "run.json", record)
+    load(run)
+    write_json(run / "run.json", record.model_copy(update={"status": "done"}))
+    with pytest.raises(RecordError, match="lacks the last steps"):
+        load(run)
 
 
 def test_rows_that_lack_a_silenced_token_are_an_error_unless_left_out(tmp_path: Path):

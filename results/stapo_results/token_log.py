@@ -188,13 +188,16 @@ def read(run: Path) -> TokenLog | None:
 
     Raises:
         RecordError: naming the file: it is damaged, of another schema, was written with other settings than the first,
-            or one of a step's two files is missing.
+            or a step's files are missing, one or both.
     """
     rows, counts = shards(run / FOLDER)
     if not rows:
         return None
     tokens, header = _join(rows, TOKENS)
     histogram, _ = _join(counts, HISTOGRAM)
+    there = np.unique(histogram["step"].to_numpy())
+    if gap := sorted(set(range(*there[[0, -1]].tolist())) - set(there.tolist())) if len(there) else []:
+        raise _missing(run / FOLDER, f"no counts of step {', '.join(map(str, gap[:5]))}")
     return TokenLog(tokens, histogram, header)
 
 
@@ -252,14 +255,18 @@ def shards(folder: Path) -> tuple[list[Path], list[Path]]:
     if counts and not (rows and rows[-1].name >= counts[-1].name):
         counts.pop()
     if lacking := {p.name for p in rows} ^ {p.name for p in counts}:
-        raise RecordError(
-            f"{folder}: files of the token log are missing",
-            found=f"{min(lacking)} stands only {'in' if min(lacking) in {p.name for p in counts} else 'outside'} "
-            f"{HISTOGRAMS}/",
-            expected="a file of rows and one of counts for each step",
-            next_step="copy the folder whole, or train from the last checkpoint again",
-        )
+        where = "in" if min(lacking) in {p.name for p in counts} else "outside"
+        raise _missing(folder, f"{min(lacking)} stands only {where} {HISTOGRAMS}/")
     return rows, counts
+
+
+def _missing(folder: Path, found: str) -> RecordError:
+    return RecordError(
+        f"{folder}: files of the token log are missing",
+        found=found,
+        expected="a file of rows and one of counts for each step",
+        next_step="copy the folder whole, or train from the last checkpoint again",
+    )
 
 
 def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, LogHeader]:

@@ -178,7 +178,8 @@ def load(folder: Path) -> LoggedRun:
 
     Raises:
         BadInput: no token log there.
-        RecordError: a damaged file (`token_log.read`), run record or line of the metrics.
+        RecordError: a damaged file (`token_log.read`), run record or line of the metrics, or a finished training whose
+            last steps are not in the log.
     """
     log = token_log.read(folder)
     if log is None:
@@ -196,12 +197,18 @@ def load(folder: Path) -> LoggedRun:
     record = store.read_json(run_file, Run) if run_file.is_file() else None
     part = run_part(record) if record else {}
     live = record is not None and record.status != "done" and record.cut is None
+    metrics = {m.step: m for m in read_steps(metrics_file, live)} if metrics_file.is_file() else {}
+    last = int(max(log.histogram["step"].to_numpy(), default=0))
+    done = record is not None and record.status == "done" and not record.synthetic
+    if done and last < max(metrics, default=0):
+        raise RecordError(f"{folder}: the token log lacks the last steps", found=f"step {last}", expected=max(metrics),
+                          next_step="copy the folder whole")  # fmt: skip
     return LoggedRun(
         folder=folder,
         method=str(part.get("method") or log.header.selector),
         size=str(part.get("size") or ""),
         record=record,
-        metrics={m.step: m for m in read_steps(metrics_file, live)} if metrics_file.is_file() else {},
+        metrics=metrics,
         table=log.tokens,
         rows={name: log.tokens[name].to_numpy() for name in token_log.TOKENS if name not in _NOT_SCALAR},
         counts={name: log.histogram[name].to_numpy() for name in token_log.HISTOGRAM},
