@@ -124,6 +124,25 @@ def test_what_the_run_no_longer_has_is_refused(tmp_path: Path) -> None:
     assert len(list(out.glob("whole/config-*.json"))) == 1
 
 
+def test_another_evaluation_of_one_model_is_another_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for name, n, judge in (("first", 32, "a"), ("again", 32, "b"), ("other", 2, "a")):
+        revisions = {"model": "weights", "judge": judge}
+        make_run(tmp_path / name / "eval", kind="eval", config={"n": n}, revisions=revisions)
+    collect(tmp_path / "first", out)
+    collect(tmp_path / "again", out)
+    with pytest.raises(RecordError, match="records of other runs"):
+        collect(tmp_path / "other", out)
+
+
+def test_an_evaluation_that_was_moved_alone_is_taken(tmp_path: Path) -> None:
+    made = tmp_path / "runs" / "base-math500"
+    make_run(tmp_path / "all" / "eval" / "base", kind="eval", config={"out": f"{made}"}, command=[f"--out={made}"])
+    collect(tmp_path / "all", tmp_path / "out")
+    copy = store.read_json(tmp_path / "out" / "eval" / "base" / "run.json", Run)
+    assert (copy.config, copy.command) == ({"out": "RUN/eval/base"}, ["--out=RUN/eval/base"])
+
+
 def test_a_run_that_was_moved_and_one_under_the_name_of_another(tmp_path: Path) -> None:
     made, moved, out = tmp_path / "made", tmp_path / "moved", tmp_path / "out"
     make_run(made / "eval" / "a", kind="eval", config={"out": f"{made}/eval/a", "data_dir": f"{made}/benchmarks"})

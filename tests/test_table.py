@@ -340,6 +340,8 @@ def test_ours_beside_the_paper(tmp_path):
         (["1100"] * 30, {"max_tokens": 256}),
         (["1100"] * 30, {"chat": {"system": "Be brief."}}),
         (["1100"] * 30, {"text_variants": 1}),
+        (["1100"] * 30, {"options_refused": ["top_k"]}),
+        (["1100"] * 30, {"context_limit": {"context": 4096, "asked": 20480, "problems": 30, "least": 9, "most": 99}}),
     ],
 )
 def test_paper_is_not_judged_by_what_is_not_comparable(tmp_path, verdicts, changed):

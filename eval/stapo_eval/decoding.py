@@ -11,9 +11,8 @@ from typing import Any
 
 from stapo_results.answers import INSTRUCTION
 from stapo_results.errors import BadInput
-from stapo_results.schema import SETTINGS
+from stapo_results.schema import MAX_TOKENS, SETTINGS
 
-MAX_TOKENS = 20_480
 NEUTRAL: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """What a setting leaves switched off. An endpoint is told so, or a model's own defaults would count there."""
 

@@ -13,7 +13,7 @@ from stapo_eval.decoding import Chat
 from stapo_eval.engines.options import EngineOptions, key_values
 from stapo_results.benchmarks import is_file_name, name_of_file
 from stapo_results.errors import BadInput
-from stapo_results.schema import JudgeMode
+from stapo_results.schema import MAX_TOKENS, JudgeMode
 
 _TEMPLATE = {"conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize",
              "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
@@ -83,7 +83,7 @@ class What:
     """System message before each problem; the paper has none. Every record says so."""
     template: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """KEY=VALUE, an argument of the model's chat template such as enable_thinking=false (JSON or text; repeat it)."""
-    max_tokens: int = 20_480
+    max_tokens: int = MAX_TOKENS
     """Longest response in tokens; the model's positions may allow less."""
     eval_seed: int = 0
     """Seed of this evaluation; every sample's own seed derives from it."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stapo_eval.decoding import NEUTRAL
 from stapo_eval.grading.rules import grader_version
 from stapo_eval.grading.text import key, number
 from stapo_eval.judge import asking
@@ -121,6 +122,8 @@ def cell_record(
         },
         identical_problems=identical,
         identical_by_chance=by_chance,
+        context_limit=run.context_limit,
+        options_refused=[x for x in run.options_refused if x in NEUTRAL],
         engine=", ".join(sorted({s.engine for s in samples})),
         **run.model_dump(include={"deterministic", "run_id", "code_commit", "code_dirty", "revisions"}),
         miniature=is_miniature_size(plan.labels.size),

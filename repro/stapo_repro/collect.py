@@ -175,13 +175,21 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     return [out / name for name in written]
 
 
+_SAMPLED = ("benchmarks", "settings", "n", "limit", "max_tokens", "system", "template")
+
+
 def _other_run(path: Path, record: Run) -> bool:
-    """Whether another run's record stands there. An evaluation is its model's: it may have been judged again."""
+    """Whether another run's record stands there. Of an evaluation the samples count: it may have been judged again."""
     if not path.exists():
         return False
     there = store.read_json(path, Run)
+
+    def samples(r: Run) -> tuple[object, ...]:
+        of = {k: v for k, v in r.revisions.items() if not k.startswith(("judge", "source:"))}
+        return r.seeds, of, [r.config.get(k) for k in _SAMPLED]
+
     if there.kind == record.kind == "eval":
-        return there.revisions.get("model") != record.revisions.get("model")
+        return samples(there) != samples(record)
     return (there.kind, there.run_id) != (record.kind, record.run_id)
 
 
@@ -196,6 +204,8 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     if made.is_absolute() and made.parts[len(made.parts) - len(part.parts) :] == part.parts:
         stood = Path(*made.parts[: len(made.parts) - len(part.parts)])  # before it was moved
         changes.append((_folder(stood), "RUN"))
+    elif made.is_absolute() and not made.is_relative_to(root):  # moved alone
+        changes.append((_folder(made), f"RUN/{part.as_posix()}"))
     changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in _OUTSIDE.items():
         given = record.config.get(key)

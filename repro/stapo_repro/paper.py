@@ -26,7 +26,6 @@ Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
 Reading = Literal["above both", "between", "below both"]
 COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)
 TAU_P, Q = 0.002, 0.75  # of S2T (Section "Settings", table of hyperparameters)
-MAX_TOKENS = 20_480  # of a response in evaluation (Section "Settings")
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 _VARIANT = re.compile(rf"({'|'.join(SWEPT)})(?:-tau({_NUMBER}))?(?:-q({_NUMBER}))?")
 

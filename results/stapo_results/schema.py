@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 # name -> (temperature, top_p): the paper's two decoding configurations (Section "Settings")
 SETTINGS: dict[str, tuple[float, float]] = {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.9)}
+MAX_TOKENS = 20_480  # of its responses there
 
 Reason = Literal["match", "mismatch", "no_answer", "timeout", "wall_timeout", "memory", "error"]
 JudgeVerdict = Literal["correct", "incorrect", "invalid", "not_asked"]
@@ -282,6 +283,8 @@ class CellRecord(Record):
     `identical_problems` counts problems whose responses, two or more, are one text (None in older records), and
     `identical_by_chance` how many of these their log-probabilities explain. `top_k` -1 and `min_p` 0 are off.
     `chat` has what went with the paper's prompt: a `system` message, arguments of the chat `template`.
+    `options_refused`: those of the run that the setting switches off, so that an endpoint's own defaults counted;
+    `context_limit` is the run's, and either is empty in older records.
     `synthetic` records are made up for tests.
     """
 
@@ -308,6 +311,8 @@ class CellRecord(Record):
     by_verdict: dict[Literal["correct", "incorrect"], VerdictLengths] = {}
     identical_problems: int | None = None
     identical_by_chance: float = 0.0
+    context_limit: ContextLimit | None = None
+    options_refused: list[str] = []
     engine: str
     deterministic: bool
     run_id: str

@@ -39,11 +39,12 @@ from lighteval.tasks.registry import Registry
 from lighteval.tasks.requests import Doc, SamplingMethod
 from transformers import StoppingCriteriaList
 
-from stapo_eval.decoding import MAX_TOKENS, prompt
+from stapo_eval.decoding import prompt
 from stapo_results import store
 from stapo_results.answers import last_boxed
 from stapo_results.benchmarks import DATA_DIR_VARIABLE, Benchmark, find_data_dir, load, read_jsonl, registry
 from stapo_results.errors import BadInput
+from stapo_results.schema import MAX_TOKENS
 from stapo_results.terminal import run_main
 
 

@@ -37,7 +37,9 @@ def main(r: CellRequest) -> int:
         file = r.out / "tables" / "main_table.json"
         if file.exists():
             show(_scores(json.loads(file.read_text(encoding="utf-8"))["rows"]))
-        show_end(r, seconds, f"stapo-repro collect {r.out} --out results/records/{r.out.name}")
+        show_end(
+            r, seconds, shlex.join(["stapo-repro", "collect", f"{r.out}", "--out", f"results/records/{r.out.name}"])
+        )
     return 0
 
 

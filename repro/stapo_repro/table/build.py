@@ -20,7 +20,7 @@ from stapo_repro.read import Loaded, final_step, inputs_hash
 from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, score_all
 from stapo_repro.text import as_written, code_shown
 from stapo_results.benchmarks import registry
-from stapo_results.schema import SETTINGS, CellRecord
+from stapo_results.schema import MAX_TOKENS, SETTINGS, CellRecord
 from stapo_results.sizes import is_miniature_size
 from stapo_results.statistics import Number
 
@@ -96,8 +96,8 @@ def _against_paper(row: Row, printed: str) -> None:
     records = [c.record for c in row.score.cells]
     same = all(
         r.benchmark_rows == known[r.cell.benchmark].rows
-        and not (r.variant or r.text_variants or r.chat)
-        and r.max_tokens == paper.MAX_TOKENS
+        and not (r.variant or r.text_variants or r.chat or r.context_limit or r.options_refused)
+        and r.max_tokens == MAX_TOKENS
         for r in records
     )
     row.minus_paper, row.paper_within = n.mean - theirs, "not judged"
@@ -206,8 +206,14 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
         golds[name].add(r.benchmark_sha256)
         if r.variant:
             variants.add(f"{name} is a variant: {r.variant}.")
+        who = f"{labels.method_label(r.cell.method)} on {name} at {r.cell.setting}"
+        if (limit := r.context_limit) and r.cell.setting in SETTINGS:
+            variants.add(f"SHORTER RESPONSES: {who}: the model has {limit.context:,} positions, which left some "
+                         f"responses less than {limit.asked:,} tokens.")  # fmt: skip
+        if r.options_refused:
+            variants.add(f"OTHER SAMPLING: {who}: the endpoint did not take {_join(r.options_refused)}, so its own "
+                         "defaults counted.")  # fmt: skip
         if r.chat and r.cell.setting in SETTINGS:
-            who = f"{labels.method_label(r.cell.method)} on {name} at {r.cell.setting}"
             variants.add(f"{who}: the prompt has more than the paper's, {json.dumps(r.chat, ensure_ascii=False)}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
