@@ -109,7 +109,7 @@ def test_a_cell_on_the_papers_cluster_with_everything_said() -> None:
 
 
 def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
-    by = commands(asked("base/qwen3-8b", hardware="1gpu", seeds="0,1"))
+    by = commands(asked("base/qwen3-8b", hardware="1gpu"))
     assert list(by) == ["benchmarks", "eval/base-qwen3-8b", "tables", "figures"]
     assert by["eval/base-qwen3-8b"] == (
         "stapo-eval run --model Qwen/Qwen3-8B-Base --revision 49e3418fbbbca6ecbdf9608b4d22e5a407081db4 --method base "
@@ -154,7 +154,8 @@ def test_every_training_command_composes() -> None:
     lambda: asked("stapo/mini", hardware="8gpu"), lambda: asked("stapo/qwen3-8b", rebuild_base=True),
     lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
     lambda: asked("stapo/qwen2.5-coder-1.5b"), lambda: asked("stapo/mini", weights=Path("w.gguf")),
-    lambda: asked("stapo/qwen3-8b", weights=Path("w.gguf")),
+    lambda: asked("stapo/qwen3-8b", weights=Path("w.gguf")), lambda: asked("base/qwen3-8b", seeds="0,1"),
+    lambda: asked("base/qwen3-8b", steps=7),
     lambda: asked("stapo/qwen3-8b", "stapo/qwen2.5-coder-0.5b"),
     lambda: asked("stapo/qwen3-8b", train_env=Path("none")), lambda: asked("stapo/mini", all=True),
 ])  # fmt: skip

@@ -20,7 +20,7 @@ from driving import nobody_left, wait_for
 from stapo_repro.run import processes, stages
 from stapo_repro.run.stages import Stage, StageRunner, execute
 from stapo_results import store
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput, RecordError, RunFailed
 from stapo_results.provenance import new_run
 from stapo_results.schema import Run
 from stapo_results.store import read_json
@@ -222,6 +222,12 @@ def test_the_wing_is_asked_whether_it_takes_another_judge(out: Path) -> None:
     assert [len(run(out, with_words(evaluation, *words))) for words in calls] == [1, 1, 1, 0, 1]
 
 
+def test_another_address_of_the_cluster_makes_nothing_anew(out: Path) -> None:
+    training, address = shell(out, "train/a", "true"), "+ray_kwargs.ray_init.address="
+    run(out, with_words(training, f"{address}a:1", "--ray-address", "a:1"))
+    assert run(out, with_words(training, f"{address}b:2", "--ray-address", "b:2")) == set()
+
+
 def test_a_stage_that_goes_on_with_fewer_checkpoints_keeps_what_it_took(out: Path) -> None:
     training = shell(out, "train/a", f"test -e {out}/go")
     with pytest.raises(RunFailed):
@@ -238,7 +244,8 @@ def test_fewer_checkpoints_make_nothing_anew_nor_a_judge_that_was_not_asked_yet(
     def asked(**values: object) -> Run:
         return new_run("repro", {"experiment": "a test", "quick": False, **values}, seeds={}, deterministic=True)
 
-    first, second = asked(judge="none", programs=["/a/stapo-eval"]), asked(judge="verifier", programs=["/b/stapo-eval"])
+    first = asked(judge="none", programs=["/a/stapo-eval"], methods=["stapo"], seeds=[0])
+    second = asked(judge="verifier", programs=["/b/stapo-eval"], methods=["justrl", "stapo"], seeds=[0, 1])
     assert execute(out, first, [training()]) == {"train/a"}
     assert execute(out, second, [training("trainer.max_actor_ckpt_to_keep=1")]) == set()
     with pytest.raises(BadInput, match="experiment"):
@@ -268,12 +275,25 @@ def test_a_run_folder_says_itself_whether_it_is_done(out: Path) -> None:
 
 
 def test_a_recorded_command_says_nothing_of_where_its_folder_lies(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    spelled = [("runs/m", Path("runs/m")), (str(tmp_path / "runs/m"), Path("runs/m")), ("/moved/m", Path("/moved/m"))]
+    (scratch := tmp_path / "scratch").mkdir()
+    out = tmp_path / "runs/m"
+    out.mkdir(parents=True)
+    (out / "train").symlink_to(scratch)  # moved to another disk
+    (tmp_path / "linked").symlink_to(out)
+    monkeypatch.chdir(out)  # where "run" would be a path below it
     found = {
-        tuple(stages.portable(("/env/bin/x", f"run.out={a}/train", "--model", f"{a}/base"), o)) for a, o in spelled
+        stages.portable(("/env/bin/x", "run", f"run.out={a}/train", "--model", f"{a}/base"), a)
+        for a in (out, tmp_path / "linked", Path("/moved/m"))
     }
-    assert found == {("x", "run.out=train", "--model", "base")}
+    assert found == {("x", "run", "run.out=train", "--model", "base")}
+
+
+def test_a_broken_record_of_stages_says_what_helps(out: Path) -> None:
+    run(out, shell(out, "a", "true"))
+    (out / stages.FILE).write_text("{")
+    with pytest.raises(RecordError) as e:
+        stages.read_states(out)
+    assert str(e.value.next_step).startswith(f"rm {out}/stages.json ")
 
 
 def test_failed_stage_shows_its_last_lines_and_the_next_command(out):

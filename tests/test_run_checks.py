@@ -37,6 +37,8 @@ def test_what_is_named_and_not_there_is_refused_while_a_stage_will_read_it(tmp_p
     found = [(c.name, c.problem.found) for c in checks.make_checks(r, make_stages(r), {}).made if c.problem]
     assert [x for x in found if x[0] not in ("disk", "memory")] == named
     assert checks._places(r, {"eval"}) == named[2:]  # the others have been read
+    typed = asked("stapo/qwen2.5-coder-0.5b", out=tmp_path / "o", judge="models/judges/typo")
+    assert checks._places(typed, {"eval"}) == [("--judge", "models/judges/typo")]
     hub = asked("stapo/qwen2.5-coder-0.5b", out=tmp_path / "o", source="OWNER/DATA", judge="OWNER/JUDGE")
     assert checks._places(hub, {"data", "eval"}) == []
     with pytest.raises(BadInput, match="without a model"):
@@ -46,7 +48,7 @@ def test_what_is_named_and_not_there_is_refused_while_a_stage_will_read_it(tmp_p
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Eight cards, and the folder of an environment with all that the wings need."""
-    monkeypatch.setenv("PATH", nvidia_smi(tmp_path / "smi", "seq 8"))
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path / "smi", "seq 0 7"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return environment(tmp_path / "env", {"torch": "2", "verl": "0.9.1", "vllm": "0.32.0", "math-verify": "0.9.0"})
 
@@ -150,10 +152,11 @@ def test_a_dry_run_of_all_lists_every_cell_of_the_paper_and_refuses_with_code_2(
 
 def test_gpus_are_counted_as_far_as_they_are_visible(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.check_gpus("8gpu") == "8 in this machine, 8 needed"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    with pytest.raises(BadInput) as e:
-        checks.check_gpus("8gpu")
-    assert e.value.found == "3 GPUs"
+    for visible, count in (("0,1,2", 3), ("-1", 0), ("0,0,0,0,0,0,0,0", 1), ("1,9,2", 1)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with pytest.raises(BadInput) as e:
+            checks.check_gpus("8gpu")
+        assert e.value.found == f"{count} GPUs"
 
 
 def test_what_a_begun_stage_has_written_is_not_asked_for_again(tmp_path, monkeypatch) -> None:
@@ -178,7 +181,7 @@ def test_an_unknown_time_does_not_hide_the_disk() -> None:
 @pytest.mark.parametrize(
     ("cells", "hardware", "asked_jobs", "jobs", "cards"),
     [
-        (("stapo/qwen3-1.7b", "grpo/qwen3-1.7b"), "1gpu", 0, 8, 8),  # seq counts from 1
+        (("stapo/qwen3-1.7b", "grpo/qwen3-1.7b"), "1gpu", 0, 8, 8),
         (("stapo/qwen3-1.7b",), "1gpu", 3, 3, 8),
         (("stapo/qwen3-1.7b",), "8gpu", 0, 1, 0),
         (("stapo/qwen3-1.7b",), "8gpu", 4, 1, 0),
@@ -190,7 +193,7 @@ def test_stages_at_a_time_have_cards_each_and_a_cluster_has_one_stage(
     machine: Path, cells: tuple[str, ...], hardware: str, asked_jobs: int, jobs: int, cards: int
 ) -> None:
     found = checks.sharing(asked(*cells, hardware=hardware, jobs=asked_jobs))
-    assert found[:2] == (jobs, [str(i + 1) for i in range(cards)])
+    assert found[:2] == (jobs, [str(i) for i in range(cards)])
 
 
 def test_stages_at_a_time_are_as_many_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) -> None:

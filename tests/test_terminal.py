@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import sys
 import pytest
 
 from stapo_results import terminal
-from stapo_results.terminal import Display, duration
+from stapo_results.terminal import Display, duration, run_main
 
 
 @pytest.mark.parametrize(
@@ -165,3 +166,11 @@ raise SystemExit(run_main(main))
         assert p.stderr is not None
         p.stdout.close()
         assert ("what is wrong" in p.stderr.read(), p.wait()) == (True, 2)
+
+
+def test_what_a_user_may_not_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def denied() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/a/.lock")
+
+    assert run_main(denied) == 2
+    assert "found:    /a/.lock: Permission denied" in capsys.readouterr().err

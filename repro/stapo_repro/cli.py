@@ -25,11 +25,11 @@ Records = Annotated[
 ]
 
 
-def _check_out(out: Path | None, records: Sequence[Path] = ()) -> None:
+def _check_out(out: Path | None, records: Sequence[Path], *, written: bool) -> None:
     """Raises: BadInput for a file; and for other records without a folder: results/ is made of the committed ones."""
-    if out is not None:
+    if out is not None and written:
         check_folder(out, "--out")
-    elif records:
+    elif records and not out:
         raise BadInput("--records needs --out", found="no --out", expected="a folder other than results/",
                        next_step="--out DIR")  # fmt: skip
 
@@ -43,7 +43,7 @@ def tables(records: Records = (), out: Path | None = None, check: bool = False) 
     """
     from stapo_repro import pages
 
-    _check_out(out, records)
+    _check_out(out, records, written=not check)
     files = pages.table_files(records, out)
     return generated.check(files, "stapo-repro tables") if check else generated.write(files)
 
@@ -66,7 +66,7 @@ def figures(
     if paper:
         print(pages.papers_figures(records))
         return 0
-    _check_out(out, records)
+    _check_out(out, records, written=not check)
     files = pages.figure_files(records, out, only, pdf)
     return generated.check(files, "stapo-repro figures") if check else generated.write(files)
 

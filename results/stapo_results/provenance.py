@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,22 @@ def nvidia_smi(fields: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     except (FileNotFoundError, subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return ""
+
+
+def visible_cards(fields: str, environment: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
+    """Each GPU that CUDA_VISIBLE_DEVICES leaves, by the name it has there, with nvidia-smi's values of these fields.
+
+    CUDA ignores what follows an unknown number. UUIDs can only be counted: nvidia-smi numbers its cards.
+    """
+    rows = [[x.strip() for x in line.split(",")] for line in nvidia_smi(f"index,{fields}").splitlines()]
+    cards = {index: values for index, *values in rows if index.isdigit()}
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return cards
+    names = [name.strip() for name in chosen.split(",")]
+    if names[0].startswith(("GPU-", "MIG-")):
+        return dict(zip(names, cards.values(), strict=False))
+    return {name: cards[name] for name in takewhile(cards.__contains__, names)}
 
 
 ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")

@@ -18,12 +18,13 @@ from stapo_results import runs
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.memory import usable_memory
-from stapo_results.provenance import new_run, nvidia_smi
+from stapo_results.provenance import new_run, visible_cards
 from stapo_results.schema import Run
 from stapo_results.terminal import duration
 
 # packages that an environment needs beyond the suite itself, and the file that pins them
 TRAINING, EVALUATION = (("verl", "vllm", "torch"), "gpu"), (("vllm", "math_verify", "torch"), "eval-gpu")
+_FILES = (".jsonl", ".parquet")
 _VERSIONS = """
 import importlib.metadata, sys
 try:
@@ -71,7 +72,7 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
 def sharing(r: CellRequest) -> tuple[int, list[str], str]:
     """(stages at a time, GPUs that they share, why). Without GPUs to share each stage sees all."""
     if not r.on_cpu:
-        wants, cards = MACHINES[r.hardware].gpus, [] if r.ray_address else visible_cards()
+        wants, cards = MACHINES[r.hardware].gpus, [] if r.ray_address else list(visible_cards("name"))
         most = max(1, len(cards) // wants)
         jobs = min(r.jobs or most, most)
         why = "the Ray cluster is one stage's" if r.ray_address else f"{len(cards)} GPUs, {wants} a stage"
@@ -103,11 +104,11 @@ def _check_folder(r: CellRequest) -> str:
 
 
 def _places(r: CellRequest, kinds: Collection[str]) -> list[tuple[str, str]]:
-    """(option, what it says) of what stages of these kinds read; without what may be an id of the hub."""
+    """(option, what it says) of what stages of these kinds read; without what may be an id of the hub: OWNER/NAME."""
     named = (("--weights", r.weights, "fetch"), ("--source", r.source, "data"), ("--data-dir", r.data_dir, "eval"),
              ("--judge", r.judge, "eval"))  # fmt: skip
     given = [(flag, f"{place}") for flag, place, kind in named if place and kind in kinds]
-    return [(f, p) for f, p in given if p.startswith((".", "/", "~")) or p.endswith((".jsonl", ".parquet"))]
+    return [(f, p) for f, p in given if p.startswith((".", "/", "~")) or p.count("/") > 1 or Path(p).suffix in _FILES]
 
 
 def _check_place(flag: str, place: str) -> str:
@@ -159,18 +160,9 @@ def check_prompt(evaluate: str) -> str:
     return _asked((evaluate, "judge"), "the judge's published prompt is not at hand", cure)
 
 
-def visible_cards() -> list[str]:
-    """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them; without it by index."""
-    cards, chosen = nvidia_smi("index").split(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return cards
-    named = [card.strip() for card in chosen.split(",")]
-    return list(filter(None, named))[: len(cards)]
-
-
 def check_gpus(hardware: str) -> str:
     """Counts the GPUs that this process sees. Raises: BadInput for fewer than the hardware has."""
-    found = len(visible_cards())
+    found = len(visible_cards("name"))
     if found < (needed := MACHINES[hardware].gpus):
         raise BadInput(f"this machine has too few GPUs for --hardware {hardware}", found=f"{found} GPUs",
                        expected=f"{needed}", next_step="--dry-run says what it takes; on machines that have them the "

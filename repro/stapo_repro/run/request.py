@@ -80,6 +80,10 @@ def run(
     if unknown := [k for k, v in options.items() if v not in (None, "") and k not in origin.options]:
         raise BadInput(f"a cell of the {experiment} run takes no {_flags(unknown)}", found=" ".join(cells),
                        expected=f"of such options {_flags(origin.options)}", next_step="leave it out")  # fmt: skip
+    of_trainings = [k for k in ("seeds", "steps", "source", "keep_checkpoints") if options[k] not in (None, "")]
+    if of_trainings and {method for method, _ in named} == {labels.BASE}:
+        raise BadInput(f"nothing is trained that {_flags(of_trainings)} could change", found=" ".join(cells),
+                       next_step="leave it out, or name a method's cell too")  # fmt: skip
     machine, out = hardware or origin.hardware[0], out or Path("runs") / experiment
     if machine not in origin.hardware:
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shlex
 import signal
 import sys
@@ -24,7 +25,7 @@ from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from stapo_repro.run import processes
 from stapo_results import runs, store, terminal
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput, RecordError, RunFailed
 from stapo_results.provenance import code_version
 from stapo_results.schema import Record, Run
 from stapo_results.terminal import Display, duration
@@ -110,34 +111,43 @@ class Stages(Record):
 def read_states(out: Path) -> dict[str, StageState]:
     """What is on record of each stage, in the order in which they ended. Raises: RecordError for a broken file."""
     file = out / FILE
-    return {s.name: s for s in store.read_json(file, Stages).stages} if file.exists() else {}
+    if not file.exists():
+        return {}
+    try:
+        return {s.name: s for s in store.read_json(file, Stages).stages}
+    except RecordError as e:
+        e.next_step = f"{shlex.join(['rm', str(file)])}   then the same command: a finished stage says so itself"
+        raise
 
 
-MAY_DIFFER = frozenset({"judge", "keep_checkpoints", "programs"})
+MAY_DIFFER = frozenset({"judge", "keep_checkpoints", "programs", "ray_address", "methods", "seeds"})
 """Of a request, what later calls may have otherwise: each stage compares what concerns it."""
-_KEEP, _JUDGE = "trainer.max_actor_ckpt_to_keep=", "--judge"  # less of the first may be what a full disk asks for
+_ADDRESS = "ray_kwargs.ray_init.address="
+_FREE = ("trainer.max_actor_ckpt_to_keep=", _ADDRESS, f"+{_ADDRESS}")  # fewer may be what a full disk asks for
 
 
 def portable(command: Sequence[str], out: Path) -> tuple[str, ...]:
     """The command as it is recorded and compared: the program's name, and paths below `out` from there.
 
-    A run folder may so be named in another way, moved, or continued by the programs of another environment.
+    A run folder may so be named in another way, moved, or continued by the programs of another environment. Where
+    links below it lead makes no difference.
     """
-    here, words = out.resolve(), [Path(command[0]).name]
+    places, words = (out.resolve(), Path(os.path.abspath(out))), [Path(command[0]).name]
     for word in command[1:]:
         key, equals, value = word.rpartition("=")
-        path = Path(value).resolve()
-        words.append(f"{key}{equals}{path.relative_to(here)}" if path.is_relative_to(here) else word)
+        for place in places:
+            if Path(value).is_relative_to(place):
+                word = f"{key}{equals}{Path(value).relative_to(place)}"
+                break
+        words.append(word)
     return tuple(words)
 
 
 def _compared(words: Sequence[str], *, judge: bool) -> list[str]:
     """What two commands of a stage have to agree in. judge: as one that needs no work; else its wing compares."""
-    kept = [w for w in words if not w.startswith(_KEEP)]
-    if not judge and _JUDGE in kept:
-        at = kept.index(_JUDGE)
-        del kept[at : at + 2]
-    return kept
+    free = {"--ray-address", *([] if judge else ["--judge"])}
+    of_each = zip(words, ("", *words), strict=False)
+    return [w for w, before in of_each if not (w.startswith(_FREE) or free & {w, before})]
 
 
 def finished(out: Path, stages: Sequence[Stage]) -> set[str]:

@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from huggingface_hub import constants
 from stapo_results import runs, safe_path
 from stapo_results.errors import BadInput, message_of
 from stapo_results.memory import usable_memory
-from stapo_results.provenance import check_installed, installed, nvidia_smi, usable_cores
+from stapo_results.provenance import check_installed, installed, usable_cores, visible_cards
 from stapo_results.throughput import CARDS, card_named
 from stapo_training.start import estimate
 from stapo_training.start.estimate import GIB
@@ -64,18 +63,14 @@ def check_environment(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def this_node(environment: Mapping[str, str] = os.environ) -> Node:
-    """This machine, with the cards that CUDA_VISIBLE_DEVICES leaves; CUDA ignores what follows an unknown number."""
-    rows = [[p.strip() for p in r.split(",")] for r in nvidia_smi("index,name,memory.total,memory.used").splitlines()]
-    cards = {r[0]: r for r in rows if len(r) == 4 and r[2].isdigit() and r[3].isdigit()}  # others: shared or broken
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    names = list(cards) if chosen is None else [name.strip() for name in chosen.split(",")]
-    if names and names[0].startswith(("GPU-", "MIG-")):  # nvidia-smi numbers its cards: UUIDs can only be counted
-        names = list(cards)[: len(names)]
-    used = [cards[name] for name in takewhile(cards.__contains__, names)]
-    busy = [f"GPU {r[0]}: {int(r[3]) / 1024:.1f} GiB" for r in used if int(r[3]) / 1024 > _BUSY_GIB]
-    smallest = min((int(r[2]) / 1024 for r in used), default=None)
-    card = card_named(used[0][1]) if used else None
-    return Node(socket.gethostname(), len(used), usable_cores(), card, smallest, free_memory(environment), busy)
+    """This machine, with the cards that CUDA_VISIBLE_DEVICES leaves; one that is shared or broken has no numbers."""
+    cards = visible_cards("name,memory.total,memory.used", environment)
+    known = {k: (name, int(total) / 1024, int(used) / 1024) for k, (name, total, used) in cards.items()
+             if total.isdigit() and used.isdigit()}  # fmt: skip
+    busy = [f"GPU {k}: {used:.1f} GiB" for k, (_, _, used) in known.items() if used > _BUSY_GIB]
+    smallest = min((total for _, total, _ in known.values()), default=None)
+    card = next((card_named(name) for name, *_ in known.values()), None)
+    return Node(socket.gethostname(), len(known), usable_cores(), card, smallest, free_memory(environment), busy)
 
 
 def free_memory(environment: Mapping[str, str] = os.environ) -> float:

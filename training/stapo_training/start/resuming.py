@@ -15,7 +15,8 @@ FOREIGN = ("metrics.jsonl", "checkpoints")
 """Files of a training, which must not be in a folder without a record; a user's log may."""
 _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
-    *("run.weight_transfer_limit_s", "run.rollout_limit_s", "ray_kwargs.ray_init.num_cpus"),
+    *("run.weight_transfer_limit_s", "run.rollout_limit_s"),
+    *("ray_kwargs.ray_init.num_cpus", "ray_kwargs.ray_init.address"),
     *(f"ray_kwargs.ray_init.runtime_env.env_vars.{name}" for name in ("OMP_NUM_THREADS", "GLIBC_TUNABLES")),
     *("transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
@@ -27,7 +28,7 @@ _MAY_DIFFER = (
     *("run.cpu_dtype", "run.cpu_threads"),  # what follows from them may not
 )
 """Keys whose values change no result, so that a resumed run may have others: alarms, loggers, preflight, the machine's
-cores, how many checkpoints are made and kept, how data and weights travel."""
+cores, where its Ray is, how many checkpoints are made and kept, how data and weights travel."""
 
 _MEMORY = (
     *(f".{of}_{per}_per_gpu" for of in ("ppo", "log_prob") for per in ("max_token_len", "micro_batch_size")),
