@@ -78,6 +78,15 @@ def test_a_copy_with_other_rows_or_golds_is_refused_with_both_values(toy: Path) 
     assert benchmarks.load("toy", toy, accept_variant=True).variant.startswith("rows 2 instead of 3; gold")
 
 
+def test_golds_that_were_exchanged_are_refused(toy: Path) -> None:
+    whole = (toy / "toy.jsonl").read_text()
+    swapped = whole.replace('"answer": "2"', '"answer": "HALF"').replace('"$\\\\frac{3}{2}$"', '"2"')
+    (toy / "toy.jsonl").write_text(swapped.replace('"HALF"', '"$\\\\frac{3}{2}$"'))
+    with pytest.raises(BadInput) as e:
+        benchmarks.load("toy", toy)
+    assert str(e.value.found).startswith("problems with their answers (sha256)")
+
+
 def test_a_changed_text_is_named_and_white_space_is_no_change(toy: Path) -> None:
     text = (toy / "toy.jsonl").read_text().replace("Half of 3?", "Half of three?").replace("One  plus", "One plus")
     (toy / "toy.jsonl").write_text(text)

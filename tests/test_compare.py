@@ -82,6 +82,18 @@ def test_other_copies_of_a_benchmark_are_refused_with_both_values(tmp_path: Path
         _compare(_write(tmp_path, "a", one), _write(tmp_path, "b", one, **changed))
 
 
+def test_other_texts_are_refused_or_warned_of(tmp_path: Path) -> None:
+    def both(name: str) -> tuple[Path, Path]:
+        one = {(name, "t1.0"): FIRST["sums", "t1.0"]}
+        first, second = (_write(tmp_path / name, side, one, revisions={f"data:{name}": side}) for side in ("a", "b"))
+        return first, second
+
+    with pytest.raises(BadInput, match="content a against b"):
+        _compare(*both("mine"))
+    said = "PROBLEMS (texts, white space or order) DIFFER on aime24: a against b"
+    assert _compare(*both("aime24"))["t1.0"]["warnings"] == [said]
+
+
 def test_other_problems_and_benchmarks_are_refused(tmp_path: Path) -> None:
     a = _write(tmp_path, "a", {("sums", "t1.0"): ["10", "11", "00"]}, rows=4)
     b = _write(tmp_path, "b", {("sums", "t1.0"): ["10", "11"], ("products", "t1.0"): ["10"]}, rows=4)

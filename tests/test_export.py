@@ -20,7 +20,7 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, StepMetrics
 from stapo_training import pages as config_docs
 from stapo_training.artifacts import weights
-from stapo_training.artifacts.export import export, find_shards, model_card, write_weights
+from stapo_training.artifacts.export import export, find_checkpoint, find_shards, model_card, write_weights
 from stapo_training.folder.training_folder import TrainingFolder
 
 RANKS = 3  # divides neither the hidden size nor the vocabulary evenly, so the last shard of a tensor is shorter
@@ -218,11 +218,27 @@ def test_a_missing_or_damaged_shard_is_refused(run_folder: Path, tmp_path: Path,
     shutil.copytree(run_folder, copy)
     checkpoint = copy / "checkpoints" / "global_step_2"
     damage(checkpoint / "actor" / "model_world_size_3_rank_1.pt")
-    with pytest.raises(BadInput) as e:
-        export(checkpoint, tmp_path / "model")
-    assert "model_world_size_3_rank_1.pt" in str(e.value.found)
-    with pytest.raises(BadInput, match="no checkpoint"):  # as a run folder: the checkpoint is not whole any more
-        export(copy, tmp_path / "model")
+    for named in (checkpoint, copy, copy / "checkpoints", checkpoint / "actor"):
+        with pytest.raises(BadInput) as e:
+            export(named, tmp_path / "model")
+        assert "model_world_size_3_rank_1.pt" in str(e.value.found)
+
+
+def test_a_copy_under_another_steps_name_is_refused_and_no_optimizer_needed(run_folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    checkpoints = copy / "checkpoints"
+    for name in ("global_step_9", "global_step_2.bak"):
+        shutil.copytree(checkpoints / "global_step_2", checkpoints / name)
+        with pytest.raises(BadInput, match="not the checkpoint of its name"):
+            find_checkpoint(checkpoints / name)
+    shutil.rmtree(checkpoints / "global_step_9")
+    for file in (checkpoints / "global_step_2" / "actor").glob("optim_*"):
+        file.unlink()
+    assert find_checkpoint(copy)[1].name == "global_step_2"
+    (checkpoints / "global_step_2" / "COMPLETE.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"COMPLETE\.json is damaged"):
+        find_checkpoint(copy)
 
 
 def test_an_export_again_is_left_and_anything_else_is_refused_before_a_shard_is_read(
@@ -240,6 +256,7 @@ def test_an_export_again_is_left_and_anything_else_is_refused_before_a_shard_is_
         export(run_folder, tmp_path / "model", "bf16")
     file.write_bytes(file.read_bytes()[:-4])
     (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").touch()
     for folder in ("model", "other"):
         with pytest.raises(BadInput):
             export(run_folder, tmp_path / folder)

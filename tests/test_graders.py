@@ -52,6 +52,14 @@ def test_every_response_on_which_two_differ(tmp_path: Path) -> None:
     assert "100000" not in out.read_text()  # a gold answer is the benchmark's
 
 
+def test_ids_that_repeat_are_refused_where_others_name_responses_by_them(tmp_path: Path, capsys) -> None:
+    responses, other = write(tmp_path)
+    responses.write_text(responses.read_text().replace('"r/1"', '"r/2"'))
+    command = ["grade", "--all-presets", "--input", f"{responses}", "--output", f"{tmp_path / 'o'}"]
+    assert main([*command, "--verdicts", f"{other}"]) == 2
+    assert "found:    r/2" in capsys.readouterr().err
+
+
 def test_verdicts_on_other_responses_are_refused(tmp_path: Path) -> None:
     _, other = write(tmp_path)
     lines, ids = (

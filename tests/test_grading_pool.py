@@ -167,6 +167,7 @@ BAD = {
     "empty gold": b'{"id": 1, "answer": " ", "response": "x"}',
     "null response": b'{"id": 1, "answer": "2", "response": null}',
     "not a number": b'{"id": 1, "answer": NaN, "response": "x"}',
+    "tolerance true": b'{"id": 1, "answer": "2", "response": "x", "tolerance": true}',
     "tolerance": b'{"id": 1, "answer": "2", "response": "x", "tolerance": -1}',
     "unordered": b'{"id": 1, "answer": "2", "response": "x", "unordered": "yes"}',
     "deep": b"[" * 100_000,

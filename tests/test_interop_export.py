@@ -11,7 +11,8 @@ import pytest
 from stapo_eval.cli import main
 from stapo_results import store
 from stapo_results.answers import INSTRUCTION
-from stapo_results.schema import Run
+from stapo_results.benchmarks import load
+from stapo_results.schema import CellRecord, Run
 
 STAMP = "2026-01-02T03-04-05+00-00"
 
@@ -73,6 +74,20 @@ def test_responses_for_any_grader(world: Path) -> None:
         "answer": ["2", "-2"], "unit": "m", "unordered": True, "prompt_id": "toy/t1.0/toy-b", "sample": 1,
         "messages": [{"role": "user", "content": f"Roots of $x^2 = 4$? {INSTRUCTION}"}],
         "response": "So it is\n\\boxed{2,-2}.", "finish_reason": "stop", "correct": True}  # fmt: skip
+
+
+def test_another_text_of_a_problem_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = world / "run"
+    content = load("toy", world / "data").content
+    for file in (run / "cells").glob("*.json"):
+        record = store.read_json(file, CellRecord)
+        store.write_json(file, record.model_copy(update={"revisions": {"data:toy": content}}))
+    assert export(world, "responses") == 0
+    other = world / "toy.jsonl"
+    texts = [p | {"problem": p["problem"] + " "} for p in finished_run.PROBLEMS]
+    other.write_text("".join(json.dumps(p) + "\n" for p in texts))
+    assert export(world, "responses", "--benchmarks", str(other)) == 2
+    assert "the same texts" in capsys.readouterr().err
 
 
 def test_what_is_unfinished_or_lacks_responses_or_has_other_golds_is_refused(

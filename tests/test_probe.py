@@ -252,7 +252,8 @@ def test_the_record_says_where_it_comes_from_and_a_second_run_changes_nothing(mo
         "tokenizer": model / "tokenizer.json",
         "data": finished / "data.jsonl",
     }
-    assert record.revisions == {name: f"sha256:{store.sha256_file(file)}" for name, file in parts.items()}
+    hashes = {name: f"sha256:{store.sha256_file(file)}" for name, file in parts.items()}
+    assert record.revisions == hashes | {"settings": record.revisions["settings"]}
     assert (out / "token_log/tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
     log = token_log.read(out)
     assert log is not None
@@ -261,6 +262,24 @@ def test_the_record_says_where_it_comes_from_and_a_second_run_changes_nothing(mo
     before = files(out)
     probe(options(model, finished))
     assert files(out) == before
+
+
+def test_other_settings_of_a_model_are_another_model(model: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(model, tmp_path / "copy")
+    same = find_model(copy).revisions
+    assert same == find_model(model).revisions
+    for name in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((copy / name).read_text())
+        (copy / name).write_text(json.dumps(settings | {"another": 1}))
+        assert find_model(copy).revisions["settings"] != same["settings"]
+
+
+def test_a_mini_batch_without_a_token_is_refused_before_the_model_is_loaded(model: Path, tmp_path: Path) -> None:
+    empty = line(response="", finish_reason="length", correct=False)
+    write(tmp_path / "data.jsonl", [line(correct=True), empty])
+    with pytest.raises(BadInput, match="mini-batch 2 has empty"):
+        probe(options(model, tmp_path, mini_batch=1), say=quiet)
+    assert not (tmp_path / "out").exists()
 
 
 def files(out: Path) -> dict[str, bytes]:

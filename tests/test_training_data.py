@@ -83,6 +83,8 @@ def test_what_stands_around_a_problem_is_taken_off(text: str, problem: str) -> N
         PREFIX + PREFIX + "What is 2+2?" + SUFFIX + SUFFIX,
         PREFIX + " " + SUFFIX,
         BOXED,
+        r"What is 2+2? Let's think step by step and output the final answer within \boxed{}.",
+        "What is 2+2?" + BOXED.rstrip("."),
     ],
 )
 def test_half_a_wrapper_or_an_empty_one_is_an_error_that_names_the_row(tmp_path: Path, text: str) -> None:
@@ -423,6 +425,36 @@ def test_a_folder_of_other_options_or_with_other_files_is_refused(tmp_path: Path
     (tmp_path / "other" / "thesis.tex").write_text("x")
     with pytest.raises(BadInput, match=r"thesis\.tex"):
         prepare(str(given), toy, tmp_path / "other")
+
+
+def test_a_folder_that_is_not_whole_any_more_is_made_again(tmp_path: Path, toy: Path) -> None:
+    given, out = str(jsonl(tmp_path / "set.jsonl", SOURCE)), tmp_path / "out"
+    record = prepare(given, toy, out)
+    (out / "train.parquet").write_bytes((out / "train.parquet").read_bytes()[:100])
+    assert prepare(given, toy, out) == record
+    assert len(problems(out)) == record.train.prompts
+
+
+def test_other_texts_of_a_benchmark_are_another_preparation(tmp_path: Path, toy: Path, monkeypatch, capsys) -> None:
+    given, out = str(jsonl(tmp_path / "set.jsonl", SOURCE)), tmp_path / "out"
+    prepare(given, toy, out)
+    file = toy / "toy.jsonl"
+    file.write_text(file.read_text().replace("1 + 10", "1 + 11"))
+    changed = {"aime24": benchmarks.load("toy", toy)}
+    monkeypatch.setattr(prepare_module, "_benchmarks", lambda folder: changed)
+    with pytest.raises(BadInput, match="texts of aime24"):
+        prepare(given, toy, out)
+    prepare(given, toy, tmp_path / "other")
+    assert "1 problem texts differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ({"draw": 9}, "nothing is sampled"), ({"revision": "main"}, "no revision"), ({"levels": (1, 9)}, "such a level"),
+])  # fmt: skip
+def test_options_that_nothing_reads_are_refused(tmp_path: Path, toy: Path, more: dict, said: str) -> None:
+    given = jsonl(tmp_path / "set.jsonl", [flat("What is $1+1$?", "2", level="Level 1")])
+    with pytest.raises(BadInput, match=said):
+        prepare(str(given), toy, tmp_path / "out", **more)
 
 
 def test_missing_benchmarks_are_refused_by_name(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from stapo_eval.options import listed
 from stapo_eval.scores import difference_fields, means, rounded
 from stapo_eval.show import intervals, p_value, percent, print_table
 from stapo_results import runs, store
+from stapo_results.benchmarks import packaged
 from stapo_results.errors import BadInput, meant, short_hashes
 from stapo_results.schema import CellRecord, Run
 from stapo_results.statistics import Number, holm, paired, paired_average
@@ -29,6 +30,7 @@ _WARNED = {
     "longest responses": lambda r: r.max_tokens,
     "engines": lambda r: r.engine,
     "counts of text variants": lambda r: str(r.text_variants),
+    "PROBLEMS (texts, white space or order)": lambda r: _content(r),
     "PROMPTS": lambda r: json.dumps(r.chat) if r.chat else "the paper's",
     "DECODINGS": lambda r: f"temperature {r.temperature}, top-p {r.top_p}",
 }
@@ -36,6 +38,11 @@ _WARNED = {
 
 Pair = tuple[CellRecord, CellRecord]
 Cells = dict[tuple[str, str], CellRecord]  # by (benchmark, setting)
+
+
+def _content(record: CellRecord) -> str:
+    """The benchmark's rows, golds and texts, as the record names them; "" in older ones."""
+    return record.revisions.get(f"data:{record.cell.benchmark}", "")
 
 
 def compare_runs(first: Path, second: Path, benchmarks: str = "", out: str = "") -> None:
@@ -113,9 +120,12 @@ def pair_runs(a: Cells, b: Cells, benchmarks: Sequence[str] = ()) -> dict[str, l
 
 
 def check_copies(pair: Pair) -> None:
-    """Raises BadInput unless both cells hold the same copy of the benchmark."""
+    """Raises BadInput unless both cells hold the same copy of the benchmark. What is registered has its texts in the
+    registry: copies that differ in them are warned of."""
+    own = pair[0].cell.benchmark not in packaged() and all(map(_content, pair))
     first, second = (
         {"rows": r.benchmark_rows, "answers (SHA-256)": r.benchmark_sha256, "variant": r.variant or "none"}
+        | ({"content": _content(r)} if own else {})
         for r in pair
     )
     if first != second:

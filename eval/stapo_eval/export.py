@@ -54,11 +54,12 @@ def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = ""
 def _rows(record: CellRecord, benchmark: Benchmark, samples: dict[Any, Row]) -> list[Row]:
     problems, golds = {p.id: p for p in benchmark.problems}, benchmark.golds_sha256
     same_copy = (len(problems), golds) == (record.benchmark_rows, record.benchmark_sha256)
+    same_copy &= record.revisions.get(f"data:{benchmark.name}", benchmark.content) == benchmark.content
     if not same_copy or any(p.problem_id not in problems for p in record.problems):
         raise BadInput(
             f"{benchmark.source} is not the copy of {record.cell.benchmark} that the run was made with",
             found=f"{len(problems)} rows, golds {golds[:16]}",
-            expected=f"{record.benchmark_rows} rows, golds {record.benchmark_sha256[:16]}, the same problems",
+            expected=f"{record.benchmark_rows} rows, golds {record.benchmark_sha256[:16]}, the same texts in one order",
             next_step="give that copy as --data-dir, or --benchmarks FILE for one that was given by its path",
         )
     rows = [

@@ -43,6 +43,7 @@ _UNKNOWN = (
 class Spec(BaseModel):
     """One registry entry.
 
+    `pairs_sha256` is that of `pairs_sha256` over its problems, "" where it is not known.
     `columns` maps our fields (id, problem, answer, unit, tolerance) to the hub copy's columns of other names, with
     dots for nested ones (`reward_model.ground_truth`); without an `id` there, ids are the name and the row's place in
     the registry. Files in a data directory use our field names.
@@ -58,11 +59,12 @@ class Spec(BaseModel):
     columns: dict[Literal["id", "problem", "answer", "unit", "tolerance"], str] = {}
     rows: int = Field(ge=1)
     golds_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    pairs_sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     text_hashes: str = Field(pattern=r"^[0-9a-f]{8}(\s+[0-9a-f]{8})*$")
     samples: int = Field(ge=1)
     answer_type: Literal["integer", "math"] = "math"
     unordered: bool = False
-    tolerance: float | None = None
+    tolerance: float | None = Field(None, ge=0, allow_inf_nan=False)
     license: str = ""
     miniature: bool = False
 
@@ -137,6 +139,12 @@ class Benchmark:
 def golds_sha256(golds: Iterable[str | Sequence[str]]) -> str:
     """Hash of the multiset of normalised gold answers: the order of the rows does not count."""
     return hashlib.sha256("\n".join(sorted(map(normalise_gold, golds))).encode()).hexdigest()
+
+
+def pairs_sha256(problems: Iterable[Problem]) -> str:
+    """Hash of the problems' texts, each with its gold answer, in any order."""
+    pairs = sorted(f"{text_hash(p.problem)} {normalise_gold(p.answer)}" for p in problems)
+    return hashlib.sha256("\n".join(pairs).encode()).hexdigest()
 
 
 def normal_text(problem: str) -> str:
@@ -215,8 +223,9 @@ def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
     """Objects of a JSONL file. Raises BadInput: with file and line, for a line that is not a JSON object."""
     rows = []
     try:
-        with open(path, encoding="utf-8") as f:
-            for line in f:
+        with open(path, encoding="utf-8-sig") as f:
+            text = f.read().rstrip()
+            for line in text.split("\n") if text else ():
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise ValueError(f"it is of type {type(row).__name__}")
@@ -356,7 +365,9 @@ def checked(name: str, spec: Spec, found: Rows, *, accept_variant: bool = False,
         known[h := text_hash(p.problem)] -= 1
         if known[h] < 0:
             texts.append(p.id)
-    pairs = ("rows", len(problems), spec.rows), ("gold answers (sha256)", golds, spec.golds_sha256)
+    pairs = [("rows", len(problems), spec.rows), ("gold answers (sha256)", golds, spec.golds_sha256)]
+    if spec.pairs_sha256 and not texts:
+        pairs.append(("problems with their answers (sha256)", pairs_sha256(problems), spec.pairs_sha256))
     differs = [(what, str(ours)[:16], str(theirs)[:16]) for what, ours, theirs in pairs if ours != theirs]
     if differs and not accept_variant:
         raise BadInput(
@@ -446,6 +457,7 @@ def describe(problems: Sequence[Problem], *, title: str, samples: int | None = N
         title=title,
         rows=len(problems),
         golds_sha256=golds_sha256(golds),
+        pairs_sha256=pairs_sha256(problems),
         text_hashes=" ".join(text_hash(p.problem) for p in problems),
         samples=samples or (32 if len(problems) <= 100 else 4),
         **{"answer_type": "integer" if integers else "math", **known},

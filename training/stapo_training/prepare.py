@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_training import reach
@@ -31,6 +33,7 @@ from stapo_training.data.rows import (
     FileInfo,
     SourceInfo,
     content_sha256,
+    parquet_content_sha256,
     plain_gold,
     verl_rows,
     write_parquet,
@@ -57,6 +60,7 @@ def prepare(o: DataOptions) -> DataRecord | None:
         BadInput: for a source or benchmark that is missing or damaged, or another preparation in `o.out`.
     """
     out = o.out
+    _check_options(o)
     options: dict[str, Any] = {"language": o.language, "exclude_contaminated": o.exclude_contaminated}
     options |= {"levels": sorted(o.levels)} if o.levels else {}  # records of earlier versions have no such keys
     listed = _ids(o.problems) if o.problems else None
@@ -73,7 +77,7 @@ def prepare(o: DataOptions) -> DataRecord | None:
         | ({"within_reach": within.config} if within else {}),
         seeds={"within_reach": within.seed} if within else {},
         deterministic=within is None or within.place[0] == "cpu",
-        revisions={prompts.name: prompts.sha256} | {n: b.golds_sha256 for n, b in loaded.items()} | models,
+        revisions={prompts.name: prompts.sha256} | _contents(loaded) | models,
     )
     chosen = partial(_candidates, o, listed, prompts, loaded)
     if o.dry_run:
@@ -82,8 +86,8 @@ def prepare(o: DataOptions) -> DataRecord | None:
         print(f"{len(kept)} prompts", within.plan(kept) if within else "", sep="\n  ")
         return None
     with runs.opened(out, run, resumes=within is not None) as folder:
-        if folder.finished and all((out / name).exists() for name in FILES):
-            record = store.read_json(out / RECORD, DataRecord)
+        record = _finished(out, within is not None) if folder.finished else None
+        if record:
             print(f"{out} is finished already")
         else:
             again = "makes the samples that are missing" if within else "makes it anew"
@@ -91,11 +95,40 @@ def prepare(o: DataOptions) -> DataRecord | None:
             lines = len(samples_file.read_bytes().splitlines()) if within and samples_file.exists() else 0
             found = chosen()  # before there is a record: a wrong list of problems leaves none
             with folder.working(f"{lines} samples" if lines else "the start", resume=f"the same command {again}"):
-                record = _written(o, prompts, validated, found, within)
-    _show(record, loaded)
+                record = _written(o, prompts, validated, found, within, loaded)
+    _show(record, loaded, o.validation.partition(":")[0])
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=... run.data={out} ...")
     return record
+
+
+def _check_options(o: DataOptions) -> None:
+    """Raises BadInput for options that nothing would read."""
+    of_samples = [f"--{n.replace('_', '-')}" for n in ("draw", "samples", "max_tokens", "seed")
+                  if not o.within_reach and getattr(o, n) != getattr(DataOptions, n)]  # fmt: skip
+    if of_samples:
+        raise BadInput("nothing is sampled", found=", ".join(of_samples), expected="--within-reach MODEL with them",
+                       next_step="add it, or leave them out")  # fmt: skip
+    if o.revision and Path(o.source).is_file():
+        raise BadInput("a file has no revision", found=f"--revision {o.revision}", next_step="leave it out")
+
+
+def _contents(loaded: Mapping[str, benchmarks.Benchmark]) -> dict[str, str]:
+    """What of the benchmarks decides the folder: their golds, and texts where they are not the registered ones."""
+    texts = {f"texts of {n}": b.content for n, b in loaded.items() if b.text_variants}
+    return {n: b.golds_sha256 for n, b in loaded.items()} | texts
+
+
+def _finished(out: Path, within: bool) -> DataRecord | None:
+    """The record of a folder that is whole; None where a file is gone or cut off."""
+    if not all((out / name).exists() for name in (*FILES, *[reach.RECORD] * within)):
+        return None
+    record = store.read_json(out / RECORD, DataRecord)
+    try:
+        whole = all(parquet_content_sha256(out / x.file) == x.content_sha256 for x in (record.train, record.validation))
+    except (pa.ArrowInvalid, OSError):
+        return None
+    return record if whole else None
 
 
 def _candidates(
@@ -105,6 +138,10 @@ def _candidates(
     prompts = source.distinct(source.read(given))
     agreeing = [p for p in prompts if not p.conflicting]
     of_level = [p for p in agreeing if not o.levels or p.level in map(str, o.levels)]
+    if absent := {*map(str, o.levels)} - {p.level for p in agreeing}:
+        levels = sorted({p.level for p in agreeing} - {""})
+        raise BadInput("no problem of such a level", found=f"--levels {' '.join(sorted(absent))}",
+                       expected=", ".join(levels) or "a source with levels", next_step="leave it out")  # fmt: skip
     listed = of_level if ids is None else _listed(ids, of_level)
     kept = [p for p in listed if o.language == "all" or not source.has_cjk(p.problem)]
     reports = contamination.find(kept, loaded)
@@ -157,8 +194,9 @@ def _some(prompts: list[source.Prompt], counts: Mapping[str, int]) -> list[sourc
 
 
 def _written(
-    o: DataOptions, given: source.SourceFile, validated: Asked, chosen: Chosen, within: reach.Asked | None
-) -> DataRecord:
+    o: DataOptions, given: source.SourceFile, validated: Asked, chosen: Chosen, within: reach.Asked | None,
+    loaded: Mapping[str, benchmarks.Benchmark],
+) -> DataRecord:  # fmt: skip
     """Make the files; the record is the last one."""
     out, (prompts, train, counts, reports) = o.out, chosen
     if within:
@@ -167,6 +205,9 @@ def _written(
         counts["never_right_dropped"] = sum(not n for n in rights.values())
         counts["always_right_dropped"] = sum(n == within.samples for n in rights.values())
         train = _some([p for p in train if 0 < rights.get(p.problem_id, 0) < within.samples], counts)
+        if not o.exclude_contaminated:  # else the report is of what was left out
+            reports = contamination.find(train, loaded)
+            counts["contaminated"] = len(contamination.matched_ids(reports))
     store.write_atomic(out / "conflicts.jsonl", "".join(_conflict(p) for p in prompts if p.conflicting))
     store.write_json(out / "contamination.json", {"schema_version": 1, "benchmarks": reports})
     asked, rows = [(p.problem, p.gold, p.problem_id) for p in train], sum(p.copies for p in prompts)
@@ -222,7 +263,7 @@ def _conflict(p: source.Prompt) -> str:
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def _show(record: DataRecord, loaded: Mapping[str, benchmarks.Benchmark]) -> None:
+def _show(record: DataRecord, loaded: Mapping[str, benchmarks.Benchmark], validation: str) -> None:
     counts = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in record.counts.items())
     print(f"{record.source.rows} rows, {record.train.prompts} training prompts ({counts})")
     fate = "left out" if record.exclude_contaminated else "kept; --exclude-contaminated leaves them out"
@@ -230,3 +271,9 @@ def _show(record: DataRecord, loaded: Mapping[str, benchmarks.Benchmark]) -> Non
         f"{loaded[name].spec.title} {n} of {len(loaded[name].problems)}" for name, n in record.contamination.items()
     )
     print(f"benchmark problems among the prompts: {filters} ({record.counts['contaminated']} prompts, {fate})")
+    problems = loaded[validation].problems
+    lacking = sum(plain_gold(p.answer) is None for p in problems)
+    less = f"; {lacking} of {len(problems)} are left out, whose answer no box can equal" if lacking else ""
+    print(f"validation: {record.validation.prompts} problems of {validation}{less}")
+    for b in (b for b in loaded.values() if b.text_variants):
+        print(f"note: {b.source}: {len(b.text_variants)} problem texts differ from the registered copy of {b.name}")

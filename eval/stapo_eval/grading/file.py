@@ -46,7 +46,12 @@ def _gold(value: Any) -> Gold:
         raise ValueError("answer is no number")
     if not str(value).strip(" \t\r\n$"):
         raise ValueError("answer is empty, and would say nothing of a response")
-    return str(value)
+    return _sound(str(value))
+
+
+def _sound(text: str) -> str:
+    """The text with U+FFFD for half a surrogate pair, which JSON can spell and no file can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _options(row: dict[str, Any], options: Options) -> Options:
@@ -54,7 +59,7 @@ def _options(row: dict[str, Any], options: Options) -> Options:
     unit, tolerance, unordered = row.get("unit"), row.get("tolerance"), row.get("unordered")
     if not isinstance(unit, str | None) or not isinstance(unordered, bool | None):
         raise ValueError("unit is text, unordered true or false")
-    if tolerance not in (None, "") and not 0 <= float(tolerance) < math.inf:
+    if isinstance(tolerance, bool) or (tolerance not in (None, "") and not 0 <= float(tolerance) < math.inf):
         raise ValueError("tolerance has to be a number of at least zero")
     if unordered is not None:
         options = replace(options, unordered=unordered, ordered=not unordered)
@@ -75,7 +80,8 @@ def _parse_line(line: bytes, where: str, options: Options) -> InputLine:
             raise ValueError(f"it lacks {' and '.join(missing)}")
         if not isinstance(row["response"], str):
             raise ValueError('response is of another type: write one that is not there as ""')
-        return InputLine(row["id"], _gold(row["answer"]), row["response"], _options(row, options))
+        id = _sound(row["id"]) if isinstance(row["id"], str) else row["id"]
+        return InputLine(id, _gold(row["answer"]), _sound(row["response"]), _options(row, options))
     except (ValueError, TypeError, ArithmeticError, RecursionError) as e:
         found = sorted(row)[:20] if isinstance(row, dict) else line[:200].decode("utf-8", "replace").strip()
         raise BadInput(
@@ -243,6 +249,10 @@ def grade_all(
     _check_target(source, target, limits)
     says: dict[str, list[bool]] = {}
     names = [str(line.id) for line in read_lines(source, Options())]
+    if others and (twice := [name for name, n in Counter(names).items() if n > 1]):
+        raise BadInput(f"{source}: an id of several responses", found=twice[0],
+                       expected="an id of its own for each, since --verdicts names them by it",
+                       next_step="number the responses")  # fmt: skip
     read = read_verdicts(others, names)
     answers: list[str | None] = []
     for preset in _PRESETS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import re
 import shutil
 from collections.abc import Collection, Sequence
@@ -15,7 +16,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, message_of
+from stapo_results.runs import check_folder
 from stapo_results.schema import Labels, Run, StepMetrics
 from stapo_training.artifacts.weights import check_tensors
 from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
@@ -27,16 +29,20 @@ _FILE_BYTES = 2 * 10**9
 
 
 def find_checkpoint(path: Path) -> tuple[Path, Path]:
-    """(run folder, global_step folder) for a run folder or one of its checkpoints.
+    """(run folder, global_step folder) for a run folder, whose last checkpoint it is, or one of its checkpoints.
 
     Raises:
-        BadInput: when there is no whole checkpoint.
+        BadInput: when there is no marked checkpoint, or the mark is of another step.
     """
-    path = path.absolute()
-    if path.name.startswith("global_step_"):
-        run, checkpoint = path.parent.parent, path if (path / COMPLETE).exists() else None
+    path = path.resolve()
+    path = path.parent if path.name == "actor" else path
+    path = path.parent if path.name == "checkpoints" else path
+    if path.parent.name == "checkpoints":
+        run, folders = path.parent.parent, [path]
     else:
-        run, checkpoint = path, TrainingFolder(path).last_checkpoint() if path.is_dir() else None
+        run, folders = path, [f for f in path.glob("checkpoints/global_step_*") if step_of(f) >= 0]
+    marked = [f for f in folders if (f / COMPLETE).is_file()]
+    checkpoint = max(marked, key=step_of, default=None)
     if checkpoint is None:
         raise BadInput(
             f"no checkpoint in {path}",
@@ -44,7 +50,27 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
             expected="a run folder of `stapo-train run`, or checkpoints/global_step_N",
             next_step="stapo-train run ... run.out=DIR makes one; the same command resumes an interrupted run",
         )
+    if _mark(checkpoint)[0] != step_of(checkpoint):
+        raise BadInput(f"{checkpoint} is not the checkpoint of its name", found=f"step {_mark(checkpoint)[0]}",
+                       expected=f"the step of global_step_N in {COMPLETE}",
+                       next_step="give a copy the name of its step")  # fmt: skip
     return run, checkpoint
+
+
+def step_of(folder: Path) -> int:
+    """The N of global_step_N; -1 of another name."""
+    number = folder.name.removeprefix("global_step_")
+    return int(number) if number.isdecimal() else -1
+
+
+def _mark(step_folder: Path) -> tuple[int, dict[str, int]]:
+    """Step and sizes of files that a checkpoint was marked with. Raises: BadInput for a damaged mark."""
+    try:
+        mark = json.loads((step_folder / COMPLETE).read_text())
+        return int(mark["step"]), dict(mark["bytes"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise BadInput(f"{step_folder / COMPLETE} is damaged", found=message_of(e),
+                       next_step="copy it again, or use another checkpoint") from None  # fmt: skip
 
 
 def find_shards(folder: Path) -> list[Path]:
@@ -62,13 +88,17 @@ def find_shards(folder: Path) -> list[Path]:
 
 
 def read_shards(files: Sequence[Path]) -> list[dict[str, torch.Tensor]]:
-    """Each rank's tensors, mapped from disk: what is not read takes no memory."""
+    """Each rank's tensors, mapped from disk: what is not read takes no memory. Raises: BadInput for damaged files."""
     import torch
     import torch.distributed.tensor  # makes DTensor known to the weights-only unpickler
 
     # it warns of every file that no process group exists; none is needed to read
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
-    return [torch.load(f, map_location="cpu", weights_only=True, mmap=True) for f in files]
+    try:
+        return [torch.load(f, map_location="cpu", weights_only=True, mmap=True) for f in files]
+    except (RuntimeError, pickle.UnpicklingError, EOFError) as e:
+        raise BadInput(f"{files[0].parent}: a shard is damaged", found=message_of(e),
+                       next_step="copy the files again, or use another checkpoint") from None  # fmt: skip
 
 
 def merged(shards: Sequence[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
@@ -134,19 +164,20 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     """
     import torch
 
+    check_folder(out.absolute().parent, "--out")
     run_folder, step_folder = find_checkpoint(checkpoint)
     run = store.read_json(run_folder / "run.json", Run)
-    names, step = run.config["run"], int(step_folder.name.rsplit("_", 1)[1])
+    names, step = run.config["run"], step_of(step_folder)
     method, size, seed = (names[name] for name in ("method", "size", "seed"))
     labels = Labels(method=method, size=size, train_seed=seed, step=step, parent_run=run.run_id)
     name_of_type = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
-    if out.exists():  # before minutes of merging
-        _check_exported(out, labels, name_of_type)
+    tokenizer = step_folder / "actor" / "huggingface"
+    if out.exists() and (out.is_file() or any(out.iterdir())):  # before minutes of merging
+        _check_exported(out, labels, name_of_type, tokenizer)
         print(f"{out}: this checkpoint is exported already")
         return
     _check_sizes(step_folder)
     shards = find_shards(step_folder / "actor")
-    tokenizer = step_folder / "actor" / "huggingface"
     config = json.loads((tokenizer / "config.json").read_text())
     # safetensors stores no tensor twice; transformers ties it again
     tied = ["lm_head.weight"] if config.get("tie_word_embeddings") else []
@@ -171,7 +202,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
 
 def _check_sizes(step_folder: Path) -> None:
     """Of what is read; a copy needs no optimizer."""
-    marked = json.loads((step_folder / COMPLETE).read_text())["bytes"]
+    marked = _mark(step_folder)[1]
     read = {step_folder / n: size for n, size in marked.items() if n.startswith(("actor/model_", "actor/huggingface/"))}
     if wrong := [f.name for f, size in read.items() if not f.is_file() or f.stat().st_size != size]:
         raise BadInput(
@@ -186,17 +217,18 @@ def _sha256(folder: Path) -> str:
     return store.sha256_files(sorted(folder.glob("*.safetensors")))
 
 
-def _check_exported(out: Path, labels: Labels, name_of_type: str) -> None:
-    """Raises BadInput unless `out` holds whole weights of this checkpoint in this type."""
+def _check_exported(out: Path, labels: Labels, name_of_type: str, tokenizer: Path) -> None:
+    """Raises BadInput unless `out` holds whole weights of this checkpoint in this type, and the tokenizer's files."""
     old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
-    if old and old.model_copy(update={"weights_sha256": ""}) == labels:
+    whole = all((out / f.name).is_file() for f in tokenizer.iterdir())
+    if old and whole and old.model_copy(update={"weights_sha256": ""}) == labels:
         dtype = json.loads((out / "config.json").read_text())["dtype"]
         if dtype == name_of_type and old.weights_sha256 == _sha256(out):
             return
     raise BadInput(
         f"{out} exists and holds something else",
         found=f"step {old.step} of run {old.parent_run}" if old else "no stapo.json",
-        expected="a new folder, or whole weights of this checkpoint and type",
+        expected="a new folder, or this checkpoint whole, in this type",
         next_step="choose another --out, or remove the folder",
     )
 

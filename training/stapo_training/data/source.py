@@ -196,6 +196,7 @@ DAPO_PREFIX = (
 )
 DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 _TRACES = ("Solve the following math problem step by step.", "Remember to put your answer on its own line after")
+_EMPTY_BOX = re.compile(r"\\boxed\s*\{\s*\}")  # of an instruction: no problem of DAPO or MATH holds one
 
 # Ideographs: Unicode's unified block, its extension A, the compatibility block.
 _CJK = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
@@ -232,12 +233,15 @@ def unwrap(text: str, where: str) -> str:
     """The problem, without DAPO's wrapper or this suite's own instruction at the end (of data prepared before).
 
     Raises:
-        BadInput: naming the row, for half of DAPO's wrapper, another wording of it, or nothing inside it.
+        BadInput: naming the row, for half of DAPO's wrapper, another wording of it, another suite's instruction, or
+            nothing inside it: such a text equals no benchmark problem, and a model would get two instructions.
     """
     text = text.strip()
     if text.startswith(DAPO_PREFIX) and text.endswith(DAPO_SUFFIX):
         text = text[len(DAPO_PREFIX) : -len(DAPO_SUFFIX)].strip()
     text = text.removesuffix(INSTRUCTION).strip()
+    if _EMPTY_BOX.search(text):
+        raise _bad(where, "the problem has an instruction with it", repr(text[-120:]), "the problem alone")
     if not text or any(trace in text for trace in _TRACES):
         found = f"{text[:90]!r} ... {text[-70:]!r}" if len(text) > 160 else repr(text)
         expected = f"{DAPO_PREFIX[:46]!r} ... {DAPO_SUFFIX!r}, or neither, around a problem"

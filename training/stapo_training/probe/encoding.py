@@ -16,6 +16,7 @@ import numpy as np
 
 from stapo_results import store
 from stapo_results.errors import BadInput, message_of
+from stapo_results.sizes import REAL
 from stapo_results.token_log import TOKENIZER
 from stapo_training.artifacts.weights import missing_files
 from stapo_training.probe.responses import Response
@@ -32,9 +33,16 @@ class ModelFolder:
 
     @property
     def revisions(self) -> dict[str, str]:
-        """Hashes of the weights (of each file in the order of their names) and of the tokenizer."""
+        """Hashes of the weights (of each file in the order of their names), of the tokenizer, and of the settings of
+        both: architecture, chat template, stop tokens."""
         weights = " ".join(store.sha256_file(f) for f in sorted(self.path.glob("*.safetensors")))
-        return {"model": f"sha256:{weights}", "tokenizer": f"sha256:{store.sha256_file(self.path / TOKENIZER)}"}
+        settings = {*self.path.glob("*.json"), *self.path.glob("*.jinja")}
+        settings -= {self.path / name for name in (TOKENIZER, "stapo.json", "model.safetensors.index.json")}
+        return {
+            "model": f"sha256:{weights}",
+            "tokenizer": f"sha256:{store.sha256_file(self.path / TOKENIZER)}",
+            "settings": f"sha256:{store.sha256_files(sorted(settings))}",
+        }
 
     def ids(self, text: str) -> list[int]:
         """The ids of a text; special tokens that it spells out are read as such, and none is added."""
@@ -102,11 +110,14 @@ def find_model(path: Path, flag: str = "--model") -> ModelFolder:
             has more tokens than the model has logits.
     """
     if lacking := missing_files(path, tokenizer=TOKENIZER):
+        cure = "stapo-train export --checkpoint RUN --out DIR, or hf download ORG/NAME --local-dir DIR"
+        if path.parent.name in REAL:  # where `stapo-train fetch` keeps it
+            cure = f"stapo-train fetch {path.parent.name}"
         raise BadInput(
             f"{flag} is no whole model",
             found=f"no {', '.join(lacking[:5])} in {path}",
             expected="config.json, tokenizer.json and all *.safetensors (pickled weights are never read)",
-            next_step="stapo-train export --checkpoint RUN --out DIR, or hf download ORG/NAME --local-dir DIR",
+            next_step=cure,
         )
     from transformers import AutoConfig, AutoTokenizer
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -71,7 +71,7 @@ class Plain(ResponseLine):
     chat_template_kwargs: dict[str, Any] | None = None
     response: Text | None = None
     response_tokens: list[Annotated[int, Field(ge=0)]] | None = None
-    finish_reason: str | None = None
+    finish_reason: Literal["stop", "length"] | None = None
     correct: bool | None = None
     reward: float | None = None
     advantage: float | None = None

@@ -110,6 +110,9 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     )
     log, total = o.out / FOLDER, len(tokens)
     of_step = dict(enumerate((slice(i, min(i + o.mini_batch, total)) for i in range(0, total, o.mini_batch)), 1))
+    if empty := [s for s, m in of_step.items() if not any(len(t.response) for t in tokens[m])]:
+        raise BadInput(f"mini-batch {empty[0]} has empty responses alone", found=rows[of_step[empty[0]]][0].where,
+                       expected="a token to score", next_step="a larger --mini-batch, or leave them out")  # fmt: skip
     with runs.opened(
         o.out,
         run,
