@@ -319,6 +319,15 @@ def test_the_carried_weights_become_the_base_model_byte_for_byte(world, tmp_path
     assert run.config["weights"] == store.sha256_file(source)
 
 
+def test_a_build_whose_weights_were_cut_off_is_made_anew(tmp_path):
+    build.build_base(tmp_path)
+    weights = tmp_path / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:100])
+    build.build_base(tmp_path)
+    assert weights.read_bytes() == whole
+
+
 def test_changed_weights_and_those_of_other_problems_are_refused(tmp_path):
     for path in carried.FOLDER.glob("paper.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())

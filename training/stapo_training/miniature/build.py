@@ -159,7 +159,7 @@ def build_base(
     parts = {"mini-add": splits.easy, "mini-add-hard": splits.hard}
     with runs.opened(out, run, resumes=False) as folder:
         files = [*(f"model/{x}" for x in _MODEL), *_DATA, *(f"benchmarks/{x}.jsonl" for x in parts)]
-        if folder.finished and all((out / name).exists() for name in files):
+        if folder.finished and all((out / name).exists() for name in files) and _is_whole(out / "model"):
             print(f"base model: {out} is finished already")
             return
         with folder.working("the start", resume="the same command makes it anew"):
@@ -183,6 +183,12 @@ def build_base(
             store.write_json(partial / "stapo.json", labels)
             partial.rename(target)
     print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
+
+
+def _is_whole(model: Path) -> bool:
+    """Whether the weights are those that its labels name."""
+    known = store.read_json(model / "stapo.json", Labels).weights_sha256
+    return store.sha256_file(model / "model.safetensors") == known
 
 
 def _verl_rows(problems: Sequence[Addition], source: str, split: str) -> list[dict[str, Any]]:
