@@ -66,7 +66,7 @@ def test_a_node_with_other_code_is_refused(nodes: Nodes) -> None:
         assert nodes.run(node, *commands).returncode == 0
     asked = nodes.run("first", setting, f"{sys.executable} -c '{ASK.format('auto')}'")
     assert "has other code than this command" in asked.stderr.splitlines()[-4], asked.stderr
-    assert "'suite': 'package " in asked.stderr
+    assert "'suite': 'no checkout'" in asked.stderr
 
 
 OTHER_ENVIRONMENT = """

@@ -195,7 +195,7 @@ def test_responses_that_the_models_context_cuts_are_named(world: Path, tmp_path:
     o = _options(world, out, benchmarks=str(path), n=1, max_tokens=20_480, judge="none")
     summary = run(o)
     left = sorted({512 - s.prompt_tokens for s in store.read(out / "samples.jsonl", Sample)})
-    limit = ContextLimit(context=512, asked=20_480, problems=2, least=left[0], most=left[1])
+    limit = ContextLimit(context=512, asked=20_480, problems=2, least=left[0], most=left[1], benchmarks=["two"])
     assert _record(out).context_limit == limit
     assert summary["notes"] == [sampling.context_note(limit)]
     (out / "summary.json").unlink()

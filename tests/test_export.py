@@ -236,6 +236,10 @@ def test_a_copy_under_another_steps_name_is_refused_and_no_optimizer_needed(run_
     for file in (checkpoints / "global_step_2" / "actor").glob("optim_*"):
         file.unlink()
     assert find_checkpoint(copy)[1].name == "global_step_2"
+    checkpoints.rename(tmp_path / "disk")
+    checkpoints.symlink_to(tmp_path / "disk")
+    for named in (copy, checkpoints, checkpoints / "global_step_2", checkpoints / "global_step_2" / "actor"):
+        assert find_checkpoint(named) == (copy, checkpoints / "global_step_2")
     (checkpoints / "global_step_2" / "COMPLETE.json").write_text("{}")
     with pytest.raises(BadInput, match=r"COMPLETE\.json is damaged"):
         find_checkpoint(copy)

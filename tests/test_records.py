@@ -64,20 +64,17 @@ def test_one_label_is_one_model(tmp_path: Path) -> None:
         load_cells([tmp_path])
 
 
-def test_one_model_is_one_seed(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        revisions = {"model": "weights sha256:aa"}
-        synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["1"], seed=seed, revisions=revisions)
-    with pytest.raises(RecordError, match="two training seeds"):
-        load_cells([tmp_path])
-
-
 def test_records_behind_a_link_count_once(tmp_path: Path) -> None:
     record(tmp_path / "scratch")
     (root := tmp_path / "records").mkdir()
     (root / "stapo-s0").symlink_to(tmp_path / "scratch" / "stapo-s0")
     (root / "stapo-s0" / "back").symlink_to(root)
-    assert len(load_cells([root])) == 1
+    (root / "a-link").symlink_to(root / "stapo-s0")  # in order before what it leads to
+    assert [c.path.split("/")[0] for c in load_cells([root])] == ["a-link"]
+    (root / "own").mkdir()
+    record(root / "own", seed=1)
+    (root / "a-second").symlink_to(root / "own" / "stapo-s1")
+    assert [c.path.split("/")[0] for c in load_cells([root])] == ["a-link", "own"]
 
 
 def test_a_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +87,15 @@ def test_a_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_every_folder_named_has_records(tmp_path: Path) -> None:
-    record(tmp_path / "good")
+    record(tmp_path / "eval")
+    synthetic.training_run(tmp_path / "train", "stapo")
     (empty := tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="no records") as e:
-        check_found([tmp_path / "good", empty])
-    assert e.value.found == str(empty)
+    check_found([tmp_path / "eval", tmp_path / "train"], "cells/*.json")  # as the driver names them
+    for roots in ([tmp_path / "eval", empty], [tmp_path / "train"]):
+        with pytest.raises(BadInput, match="no records") as e:
+            check_found(roots, "cells/*.json")
+        assert e.value.found == str(roots[-1])
+    check_found([tmp_path / "train"])
 
 
 def test_a_copy_of_a_training_counts_once(tmp_path: Path, capsys) -> None:

@@ -225,14 +225,33 @@ def test_samples_of_seeds_that_have_other_numbers_are_all_named(tmp_path):
     assert "N 2 or 4 x 1" in "".join(grid.rows[-1])
 
 
+JUDGE = "{} weights sha256:{}, prompt sha256:0, scope all, mode compass"
+
+
 @pytest.mark.parametrize("changed", [
-    {"max_tokens": 256}, {"chat": {"system": "Be brief."}}, {"scored_by": "rule+judge"}, {"judge": "other"}, {"step": 7}
+    {"max_tokens": 256}, {"chat": {"system": "Be brief."}}, {"scored_by": "rule"}, {"judge": JUDGE.format("a", 2)},
+    {"step": 7},
 ])  # fmt: skip
 def test_seeds_that_were_not_evaluated_alike_are_no_number(tmp_path, changed):
-    cell(tmp_path, "stapo", ["11"])
-    cell(tmp_path, "stapo", ["10"], seed=1, **changed)
+    judged = {"scored_by": "rule+judge", "judge": JUDGE.format("a", 1)}
+    cell(tmp_path, "stapo", ["11"], **judged)
+    cell(tmp_path, "stapo", ["10"], seed=1, **judged | changed)
     with pytest.raises(RecordError, match="have different"):
         table(tmp_path)
+
+
+@pytest.mark.parametrize(("by", "judge"), [("rule+judge", JUDGE.format("b", 1)), ("rule+judge", ""), ("rule", "other")])
+def test_a_judge_of_another_name_an_unnamed_one_and_one_without_a_word_are_no_difference(tmp_path, by, judge):
+    cell(tmp_path, "stapo", ["11"], scored_by=by, judge=JUDGE.format("a", 1))
+    cell(tmp_path, "stapo", ["10"], seed=1, scored_by=by, judge=judge)
+    assert value(table(tmp_path), "stapo", "mini-add").shown == "75.00"
+
+
+def test_seeds_with_equal_weights_are_told(tmp_path):
+    for seed in (0, 1):
+        cell(tmp_path, "stapo", ["11"], seed=seed, revisions={"model": "weights sha256:aa"})
+    notes = section(table(tmp_path)).footnotes
+    assert [n for n in notes if n.startswith("ONE MODEL UNDER SEVERAL SEEDS: STAPO 0, 1 ")]
 
 
 def test_stapo_is_compared_with_a_method_of_ones_own(tmp_path):

@@ -172,5 +172,5 @@ def test_what_a_user_may_not_read_is_named(capsys: pytest.CaptureFixture[str]) -
     def denied() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/a/.lock")
 
-    assert run_main(denied) == 2
+    assert run_main(denied) == 1
     assert "found:    /a/.lock: Permission denied" in capsys.readouterr().err

@@ -449,7 +449,7 @@ def test_other_texts_of_a_benchmark_are_another_preparation(tmp_path: Path, toy:
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ({"draw": 9}, "nothing is sampled"), ({"revision": "main"}, "no revision"), ({"levels": (1, 9)}, "such a level"),
+    ({"draw": 9}, "nothing is sampled"), ({"revision": "main"}, "no revision"), ({"levels": (8, 9)}, "such a level"),
 ])  # fmt: skip
 def test_options_that_nothing_reads_are_refused(tmp_path: Path, toy: Path, more: dict, said: str) -> None:
     given = jsonl(tmp_path / "set.jsonl", [flat("What is $1+1$?", "2", level="Level 1")])

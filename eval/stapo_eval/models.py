@@ -92,7 +92,7 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     local = Path(given).is_dir()
     if local and revision:
         raise BadInput(f"{given} is a folder, which has no revision", found=revision,
-                       next_step="leave the revision out, or give the hub id instead of the folder")  # fmt: skip
+                       next_step="leave the revision out; for the hub's model call from another folder")  # fmt: skip
     folder = Path(given) if local else _download(given, revision)
     weights = weights_of(folder)
     if (size := sum(f.stat().st_size for f in weights)) >= _LARGE:

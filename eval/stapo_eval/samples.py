@@ -51,7 +51,8 @@ def context_limit(plan: EvaluationPlan, prompts: Mapping[Key, int], context: int
     if not left:
         return None
     least, most = min(left.values()), max(left.values())
-    return ContextLimit(context=context, asked=asked, problems=len(left), least=least, most=most)
+    names = sorted({name for name, _ in left})
+    return ContextLimit(context=context, asked=asked, problems=len(left), least=least, most=most, benchmarks=names)
 
 
 def context_note(limit: ContextLimit) -> str:

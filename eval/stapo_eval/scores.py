@@ -97,6 +97,7 @@ def cell_record(
     cell, benchmark, decoding, problems, n = planned
     most = len(benchmark.problems)
     part = f"only the first {len(problems)} of {most} problems" if len(problems) < most else ""
+    limit = run.context_limit
     answered = [(s, v) for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"]
     lengths, (identical, by_chance) = [s.response_tokens for s, _ in answered], _identical([s for s, _ in answered])
     return CellRecord(
@@ -122,7 +123,7 @@ def cell_record(
         },
         identical_problems=identical,
         identical_by_chance=by_chance,
-        context_limit=run.context_limit,
+        context_limit=limit if limit and benchmark.name in limit.benchmarks else None,
         options_refused=[x for x in run.options_refused if x in NEUTRAL],
         engine=", ".join(sorted({s.engine for s in samples})),
         **run.model_dump(include={"deterministic", "run_id", "code_commit", "code_dirty", "revisions"}),

@@ -186,7 +186,7 @@ def _other_run(path: Path, record: Run) -> bool:
 
     def samples(r: Run) -> tuple[object, ...]:
         of = {k: v for k, v in r.revisions.items() if not k.startswith(("judge", "source:"))}
-        return r.seeds, of, [r.config.get(k) for k in _SAMPLED]
+        return r.seeds, of, [r.config.get(k) or None for k in _SAMPLED]
 
     if there.kind == record.kind == "eval":
         return samples(there) != samples(record)

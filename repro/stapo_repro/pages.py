@@ -37,7 +37,7 @@ def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     """
     folder, files = out or _RESULTS / "tables", dict[Path, bytes]()
     cells = read.load_cells(*roots(records))
-    read.check_found(records)
+    read.check_found(records, "cells/*.json")
     table = build.build(cells, paper.load())
     texts = {name: written(table) for name, written in write.FILES.items()}
     if not out:
@@ -59,7 +59,7 @@ def _by_hand() -> str:
 def _experiment(records: Sequence[Path]) -> dict[str, Group]:
     where = roots(records)
     cells, trainings = read.load_cells(*where), read.load_training_runs(*where)
-    read.check_found(records, trainings=True)
+    read.check_found(records)
     return groups(cells, trainings, paper.load())
 
 

@@ -147,17 +147,18 @@ def check_roots(roots: Sequence[Path]) -> None:
             )
 
 
-def check_found(roots: Sequence[Path], *, trainings: bool = False) -> None:
+def check_found(roots: Sequence[Path], *cells: str) -> None:
     """Raises: BadInput where a folder that was named has no record: what it should have would be "not run".
 
     Args:
-        trainings: whether they count.
+        cells: a pattern that at least one of the folders has to have a file of.
     """
-    patterns = ("cells/*.json", *["metrics.jsonl"] * trainings)
-    if empty := [root for root in roots if not any(below(root, p) for p in patterns)]:
-        more = ", or metrics.jsonl of a training" if trainings else ""
+    empty = [root for root in roots if not below(root, "run.json") and not below(root, "cells/*.json")]
+    for pattern in cells:
+        empty = empty or ([] if any(below(root, pattern) for root in roots) else [*roots])
+    if empty:
         raise BadInput("no records below a folder named", found=", ".join(map(str, empty)),
-                       expected=f"cells/*.json of an evaluation{more}",
+                       expected=" and ".join(("run.json of a run", *cells)),
                        next_step="name the right folder, or make one: stapo-repro run stapo/mini")  # fmt: skip
 
 
@@ -172,14 +173,15 @@ def below(root: Path, pattern: str, skip: Sequence[str] = ()) -> list[Path]:
         raise BadInput("a folder of records cannot be read", found=f"{e.filename}: {e.strerror}",
                        next_step="have its owner allow it, or leave it out")  # fmt: skip
 
-    found, seen = list[Path](), set[str]()
-    for at, folders, files in os.walk(root, followlinks=True, onerror=refuse):
-        folders.sort()
-        if (real := os.path.realpath(at)) in seen:  # a link may lead back
-            folders.clear()
-            continue
-        seen.add(real)
-        found += [path for name in files if (path := Path(at, name)).match(pattern)]
+    found, seen, links = list[Path](), set[str](), [f"{root}"]
+    while links:  # behind all folders: what stands here itself has its own name
+        for at, folders, files in os.walk(links.pop(0), onerror=refuse):
+            if (real := os.path.realpath(at)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            found += [path for name in files if (path := Path(at, name)).match(pattern)]
+            links += sorted(path for name in folders if os.path.islink(path := os.path.join(at, name)))
     return [p for p in sorted(found) if p.relative_to(root).parts[0] not in skip]
 
 
@@ -194,7 +196,7 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     Raises:
         BadInput: a root that does not exist.
         RecordError: with the file, for a record that does not validate or contradicts itself, two records of one
-            cell that differ, two models under one label, or one under two training seeds.
+            cell that differ, or two models under one label.
     """
     check_roots(roots)
     cells: dict[str, Loaded] = {}
@@ -216,16 +218,19 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     return [cells[key] for key in sorted(cells)]
 
 
+def weights_of(record: CellRecord, of: str = "model") -> str:
+    """The hash of the model's weights, or of the judge's; "" where it is not known."""
+    _, known, weights = record.revisions.get(of, "").rpartition("weights sha256:")
+    return weights if known else ""
+
+
 def _check_weights(cells: Sequence[Loaded]) -> None:
-    """Raises RecordError where cells of one label are of two models, or of two training seeds of one; an endpoint's
-    weights are not known."""
+    """Raises RecordError where cells of one label are of two models; an endpoint's weights are not known."""
     first: dict[tuple[str, str, int, int | str], tuple[str, Loaded]] = {}
-    seeds: dict[tuple[str, str, int | str, str], Loaded] = {}
     for x in cells:
-        _, known, weights = x.record.revisions.get("model", "").rpartition("weights sha256:")
-        if not known:
+        weights, label = weights_of(x.record), x.record.cell.model
+        if not weights:
             continue
-        label = x.record.cell.model
         before, other = first.setdefault(label, (weights, x))
         if before != weights:
             raise RecordError(
@@ -233,15 +238,6 @@ def _check_weights(cells: Sequence[Loaded]) -> None:
                 found=f"weights {before[:12]} in {other.file}, {weights[:12]} in {x.file}",
                 expected="one model a label",
                 next_step="evaluate one of them under a label of its own (--size), or leave its folder out",
-            )
-        method, size, seed, step = label
-        twin = seeds.setdefault((method, size, step, weights), x)
-        if twin.record.cell.train_seed != seed:
-            raise RecordError(
-                f"one model stands under two training seeds of {method}/{size}",
-                found=f"weights {weights[:12]} in {twin.file} and {x.file}",
-                expected="a model a seed",
-                next_step="evaluate the model that is meant under the seed that is wrong, or leave its folder out",
             )
 
 

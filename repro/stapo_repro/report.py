@@ -90,7 +90,7 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     page = out or home / "report.html"
     roots, skip = (named, ()) if named else ([home / "records"], APART)
     cells = load_cells(roots, skip)
-    check_found(named, trainings=True)
+    check_found(named)
     table = build(cells, paper.load())
     listed = _runs(roots, skip, page)
     responses = _responses(runs, cells, most)

@@ -110,14 +110,18 @@ class Score:
 
 
 def _conditions(r: CellRecord) -> dict[str, object]:
-    """What has to be the same in all records that are one number."""
+    """What has to be the same in all records that are one number; None where a record does not say it.
+
+    A judge is its weights, prompt, scope and mode: a folder and the hub's id of one model have two names.
+    """
+    judge = r.judge.rpartition("weights sha256:")[2] if r.judge and r.scored_by == "rule+judge" else None
     return {
         "problems": {p.problem_id for p in r.problems},
         "gold answers": r.benchmark_sha256,
         "limits of tokens": r.max_tokens,
         "prompts": r.chat,
         "kinds of scoring": r.scored_by,
-        "judges": r.judge,
+        "judges": judge,
         "training steps": r.cell.step,
     }
 
@@ -127,7 +131,7 @@ def _check_alike(cells: Sequence[Loaded]) -> None:
     first = _conditions(one.record)
     for c in cells[1:]:
         for what, value in _conditions(c.record).items():
-            if value == first[what]:
+            if value == first[what] or None in (value, first[what]):
                 continue
             found = {x.file: len(y) if isinstance(y, set) else y for x, y in ((one, first[what]), (c, value))}
             raise RecordError(

@@ -60,6 +60,17 @@ def _git(*args: str) -> bytes:
     return subprocess.run(["git", *trusted, "-C", str(_ROOT), *args], capture_output=True, check=True).stdout
 
 
+_CODE = ("--", ".", ":!results/records", ":!results/tables", ":!results/figures", ":!README.md")
+
+
+def _tracked() -> tuple[str, bytes] | None:
+    """The commit of the checkout, and how the files that git tracks differ from it; None without a checkout."""
+    try:
+        return _git("rev-parse", "HEAD").decode().strip(), _git("diff", "HEAD", *_CODE)
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return None
+
+
 @cache
 def code_version() -> tuple[str, str]:
     """(commit, dirty): the commit of the checkout, and a hash of what differs from it ("" when nothing does).
@@ -67,13 +78,10 @@ def code_version() -> tuple[str, str]:
     Files that a run writes under `results/` are not code and do not count. An installation without its git checkout
     gives the installed package's version and "".
     """
-    code = ("--", ".", ":!results/records", ":!results/tables", ":!results/figures", ":!README.md")
-    try:
-        commit = _git("rev-parse", "HEAD").decode().strip()
-        diff = _git("diff", "HEAD", *code)
-        new = _git("ls-files", "-z", "--others", "--exclude-standard", *code).split(b"\0")
-    except (subprocess.CalledProcessError, FileNotFoundError):
+    if (tracked := _tracked()) is None:
         return f"package {metadata.version('stapo-suite')}", ""
+    commit, diff = tracked
+    new = _git("ls-files", "-z", "--others", "--exclude-standard", *_CODE).split(b"\0")
     digest = hashlib.sha256(diff)
     for name in filter(None, sorted(new)):
         digest.update(name)
@@ -92,8 +100,12 @@ def package_versions() -> dict[str, str]:
 
 
 def installed() -> dict[str, str]:
-    """What runs here: the suite's code, and the versions of the packages that numbers depend on."""
-    return {"suite": "+".join(filter(None, code_version())), **package_versions()}
+    """What runs here: the suite's code, and the versions of the packages that numbers depend on.
+
+    Of the code the files that git tracks: others, such as the log of a command, grow while it runs.
+    """
+    commit, diff = _tracked() or ("no checkout", b"")
+    return {"suite": commit + (f"+{hashlib.sha256(diff).hexdigest()[:16]}" if diff else ""), **package_versions()}
 
 
 def check_installed(expected: Mapping[str, str]) -> None:
@@ -118,7 +130,8 @@ def nvidia_smi(fields: str) -> str:
 def visible_cards(fields: str, environment: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
     """Each GPU that CUDA_VISIBLE_DEVICES leaves, by the name it has there, with nvidia-smi's values of these fields.
 
-    CUDA ignores what follows an unknown number. UUIDs can only be counted: nvidia-smi numbers its cards.
+    CUDA ignores what follows an unknown number, and takes none where one stands twice. UUIDs can only be counted:
+    nvidia-smi numbers its cards.
     """
     rows = [[x.strip() for x in line.split(",")] for line in nvidia_smi(f"index,{fields}").splitlines()]
     cards = {index: values for index, *values in rows if index.isdigit()}
@@ -126,6 +139,8 @@ def visible_cards(fields: str, environment: Mapping[str, str] = os.environ) -> d
     if chosen is None:
         return cards
     names = [name.strip() for name in chosen.split(",")]
+    if len(set(names)) < len(names):
+        return {}
     if names[0].startswith(("GPU-", "MIG-")):
         return dict(zip(names, cards.values(), strict=False))
     return {name: cards[name] for name in takewhile(cards.__contains__, names)}

@@ -170,6 +170,11 @@ def previous_of(
     return previous
 
 
+def lacks(path: Path, revision: str) -> bool:
+    """Whether the record of a folder is older than this of its revisions."""
+    return (path / RECORD).exists() and revision not in store.read_json(path / RECORD, Run).revisions
+
+
 def binds(path: Path, foreign: Collection[str] = ()) -> bool:
     """Whether a folder with a record has made something of these names (default: all), so that it holds one run."""
     return (path / RECORD).exists() and any(p.is_dir() or p.stat().st_size for p in _made(path, foreign))

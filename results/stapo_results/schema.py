@@ -163,6 +163,7 @@ class ContextLimit(Part):
         context: the model's positions, in tokens.
         asked: tokens of the longest response that was asked for.
         problems: how many problems it concerns; least, most: tokens that are left for their responses.
+        benchmarks: of these problems; empty in older records.
     """
 
     context: int
@@ -170,6 +171,7 @@ class ContextLimit(Part):
     problems: int
     least: int
     most: int
+    benchmarks: list[str] = []
 
 
 Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -284,7 +286,7 @@ class CellRecord(Record):
     `identical_by_chance` how many of these their log-probabilities explain. `top_k` -1 and `min_p` 0 are off.
     `chat` has what went with the paper's prompt: a `system` message, arguments of the chat `template`.
     `options_refused`: those of the run that the setting switches off, so that an endpoint's own defaults counted;
-    `context_limit` is the run's, and either is empty in older records.
+    `context_limit` is the run's, where it concerns the benchmark. Both are empty in older records.
     `synthetic` records are made up for tests.
     """
 

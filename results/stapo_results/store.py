@@ -232,7 +232,7 @@ def parse(data: bytes, model: type[M], where: str) -> M:
         f"{where}: not a valid {model.__name__} record",
         found=f"{field}: {first['msg']}" + (f" (and {more} more)" if more else ""),
         expected=f"the fields of {model.__module__}.{model.__name__}",
-        next_step="restore the file from a copy, or remove its folder and repeat the command that wrote it",
+        next_step="restore the file from a copy; a cell's record is made again by its stapo-eval run",
     )
 
 

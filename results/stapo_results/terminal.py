@@ -182,9 +182,9 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
         return 1
     except OSError as e:
         if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and e.filename:
-            denied = BadInput("this user may not read or write what the command needs",
-                              found=f"{e.filename}: {e.strerror}",
-                              next_step="have its owner allow it, or name another place")  # fmt: skip
+            denied = RunFailed("this user may not read or write what the command needs",
+                               found=f"{e.filename}: {e.strerror}",
+                               next_step="have its owner allow it, then repeat the command")  # fmt: skip
             return _said("error", denied, denied.exit_code)
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

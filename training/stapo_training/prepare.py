@@ -79,13 +79,16 @@ def prepare(o: DataOptions) -> DataRecord | None:
         deterministic=within is None or within.place[0] == "cpu",
         revisions={prompts.name: prompts.sha256} | _contents(loaded) | models,
     )
+    how: dict[str, Any] = {"resumes": within is not None}
+    if runs.lacks(out, "settings"):
+        how["may_differ"] = "revision settings".__eq__
     chosen = partial(_candidates, o, listed, prompts, loaded)
     if o.dry_run:
-        runs.previous_of(out, run, "--out", resumes=within is not None)
+        runs.previous_of(out, run, "--out", **how)
         kept = chosen()[1]
         print(f"{len(kept)} prompts", within.plan(kept) if within else "", sep="\n  ")
         return None
-    with runs.opened(out, run, resumes=within is not None) as folder:
+    with runs.opened(out, run, **how) as folder:
         record = _finished(out, within is not None) if folder.finished else None
         if record:
             print(f"{out} is finished already")
@@ -138,9 +141,9 @@ def _candidates(
     prompts = source.distinct(source.read(given))
     agreeing = [p for p in prompts if not p.conflicting]
     of_level = [p for p in agreeing if not o.levels or p.level in map(str, o.levels)]
-    if absent := {*map(str, o.levels)} - {p.level for p in agreeing}:
+    if o.levels and not of_level:
         levels = sorted({p.level for p in agreeing} - {""})
-        raise BadInput("no problem of such a level", found=f"--levels {' '.join(sorted(absent))}",
+        raise BadInput("no problem of such a level", found=f"--levels {' '.join(map(str, o.levels))}",
                        expected=", ".join(levels) or "a source with levels", next_step="leave it out")  # fmt: skip
     listed = of_level if ids is None else _listed(ids, of_level)
     kept = [p for p in listed if o.language == "all" or not source.has_cjk(p.problem)]

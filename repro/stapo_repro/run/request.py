@@ -80,7 +80,7 @@ def run(
     if unknown := [k for k, v in options.items() if v not in (None, "") and k not in origin.options]:
         raise BadInput(f"a cell of the {experiment} run takes no {_flags(unknown)}", found=" ".join(cells),
                        expected=f"of such options {_flags(origin.options)}", next_step="leave it out")  # fmt: skip
-    of_trainings = [k for k in ("seeds", "steps", "source", "keep_checkpoints") if options[k] not in (None, "")]
+    of_trainings = [k for k in ("seeds", "keep_checkpoints") if options[k] is not None]  # steps bind the folder
     if of_trainings and {method for method, _ in named} == {labels.BASE}:
         raise BadInput(f"nothing is trained that {_flags(of_trainings)} could change", found=" ".join(cells),
                        next_step="leave it out, or name a method's cell too")  # fmt: skip

@@ -162,7 +162,8 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     ended, made = list(states), [s for s in stages if not s.always and s.name in states]
 
     def same(s: Stage, *, judge: bool) -> bool:
-        return _compared(portable(s.command, out), judge=judge) == _compared(states[s.name].command, judge=judge)
+        earlier = portable(states[s.name].command, out)  # versions before this one wrote places behind links whole
+        return _compared(portable(s.command, out), judge=judge) == _compared(earlier, judge=judge)
 
     changed = [s for s in made if s.folder.exists() and not same(s, judge=False)]
     if changed:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from stapo_repro import labels, paper
 from stapo_repro.paper import PaperTable
-from stapo_repro.read import Loaded, final_step, inputs_hash
+from stapo_repro.read import Loaded, final_step, inputs_hash, weights_of
 from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, score_all
 from stapo_repro.text import as_written, code_shown
 from stapo_results.benchmarks import registry
@@ -169,6 +169,14 @@ def _seeds(scores: Mapping[ScoreKey, Score]) -> list[str]:
         for n, names in counts.items()
     ]
     notes = [f"Training seeds: {', '.join(texts)}."] if texts else []
+    several: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for r in (c.record for s in scores.values() for c in s.cells if not s.is_base):
+        several[labels.method_label(r.cell.method), weights_of(r)].add(r.cell.train_seed)
+    notes += [
+        f"ONE MODEL UNDER SEVERAL SEEDS: {method} {_join(twins)} have equal weights and are no independent trainings."
+        for (method, weights), twins in several.items()
+        if weights and len(twins) > 1
+    ]
     if any(2 in counts for counts in seeds.values()):
         notes.append(
             "With two seeds an interval held the truth in as few as 88 of 100 simulations (docs/statistics.md)."

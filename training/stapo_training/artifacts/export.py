@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import re
 import shutil
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from stapo_results import store
 from stapo_results.errors import BadInput, message_of
-from stapo_results.runs import check_folder
+from stapo_results.runs import RECORD, check_folder
 from stapo_results.schema import Labels, Run, StepMetrics
 from stapo_training.artifacts.weights import check_tensors
 from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
@@ -34,10 +35,12 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     Raises:
         BadInput: when there is no marked checkpoint, or the mark is of another step.
     """
-    path = path.resolve()
+    path = Path(os.path.abspath(path))  # links stay: a run's checkpoints may be on another disk
     path = path.parent if path.name == "actor" else path
     path = path.parent if path.name == "checkpoints" else path
-    if path.parent.name == "checkpoints":
+    if path.is_symlink() and not (path / RECORD).is_file() and not (path.parent.parent / RECORD).is_file():
+        path = path.resolve()  # such as latest -> RUN/checkpoints/global_step_9
+    if path.name.startswith("global_step_"):
         run, folders = path.parent.parent, [path]
     else:
         run, folders = path, [f for f in path.glob("checkpoints/global_step_*") if step_of(f) >= 0]
@@ -68,7 +71,7 @@ def _mark(step_folder: Path) -> tuple[int, dict[str, int]]:
     try:
         mark = json.loads((step_folder / COMPLETE).read_text())
         return int(mark["step"]), dict(mark["bytes"])
-    except (ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError) as e:
         raise BadInput(f"{step_folder / COMPLETE} is damaged", found=message_of(e),
                        next_step="copy it again, or use another checkpoint") from None  # fmt: skip
 
@@ -220,7 +223,7 @@ def _sha256(folder: Path) -> str:
 def _check_exported(out: Path, labels: Labels, name_of_type: str, tokenizer: Path) -> None:
     """Raises BadInput unless `out` holds whole weights of this checkpoint in this type, and the tokenizer's files."""
     old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
-    whole = all((out / f.name).is_file() for f in tokenizer.iterdir())
+    whole = all((out / f.name).exists() for f in tokenizer.glob("*"))
     if old and whole and old.model_copy(update={"weights_sha256": ""}) == labels:
         dtype = json.loads((out / "config.json").read_text())["dtype"]
         if dtype == name_of_type and old.weights_sha256 == _sha256(out):

@@ -116,7 +116,7 @@ def probe(o: ProbeOptions, say: Callable[[str], None] = print) -> None:
     with runs.opened(
         o.out,
         run,
-        may_differ=_PLACES.__contains__,
+        may_differ=lambda key: key in _PLACES or (key == "revision settings" and runs.lacks(o.out, "settings")),
         older=lambda c: {"selector": "silence_spurious", "group": 0, **c},
         foreign=[FOLDER],
     ) as folder:
