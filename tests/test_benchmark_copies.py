@@ -67,6 +67,12 @@ def test_a_file_by_its_path(tmp_path: Path) -> None:
     assert (b.spec.samples, b.spec.answer_type, len(b.problems), b.variant) == (32, "math", 3, "")
 
 
+@pytest.mark.parametrize("changed", [{"samples": -4}, {"tolerance": -1.0}, {"tolerance": float("inf")}])
+def test_an_entry_that_cannot_be_is_refused(tmp_path: Path, changed: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match=f"no benchmark has such a {next(iter(changed))}"):
+        benchmarks.registry_entry(jsonl(tmp_path / "toy.jsonl", ROWS), "mine", **changed)
+
+
 def test_a_file_with_the_name_or_the_entry_of_a_benchmark_is_checked_as_that_one(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "toy.jsonl", ROWS)
     entry = benchmarks.registry_entry(path, "mine", samples=3, answer_type="math")

@@ -134,8 +134,8 @@ def test_a_directory_cannot_change_a_packaged_benchmark_and_a_broken_registry_is
     with pytest.raises(BadInput) as e:
         benchmarks.registry(toy)
     assert e.value.found == "aime24"
-    for text in ("schema_version: 2\nbenchmarks: {}\n", "a: [\n"):
-        (toy / "registry.yaml").write_text(text)
+    for data in (b"schema_version: 2\nbenchmarks: {}\n", b"a: [\n", b"a: \xff\n"):
+        (toy / "registry.yaml").write_bytes(data)
         with pytest.raises(BadInput, match=r"registry\.yaml"):
             benchmarks.registry(toy)
 

@@ -64,6 +64,9 @@ def figures(
     from stapo_repro import pages
 
     if paper:
+        if only or pdf or check or out:
+            raise BadInput("--paper draws nothing", found="--only, --pdf, --check or --out with it",
+                           next_step="leave --paper out, or the others")  # fmt: skip
         print(pages.papers_figures(records))
         return 0
     _check_out(out, records, written=not check)

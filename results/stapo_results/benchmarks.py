@@ -167,9 +167,9 @@ class _Registry(BaseModel):
     benchmarks: dict[Annotated[str, Field(pattern=_NAME)], Spec]
 
 
-def _entries(text: str, where: str) -> dict[str, Spec]:
+def _entries(data: bytes, where: str) -> dict[str, Spec]:
     try:
-        raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        raw = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return _Registry.model_validate(raw).benchmarks
     except (yaml.YAMLError, ValidationError) as e:
         raise BadInput(
@@ -183,7 +183,7 @@ def _entries(text: str, where: str) -> dict[str, Spec]:
 def packaged() -> dict[str, Spec]:
     """The paper's six."""
     file = Path(__file__).with_suffix(".yaml")
-    return _entries(file.read_text(encoding="utf-8"), str(file))
+    return _entries(file.read_bytes(), str(file))
 
 
 def own_entries(data_dir: str | os.PathLike | None) -> dict[str, Spec]:
@@ -194,7 +194,7 @@ def own_entries(data_dir: str | os.PathLike | None) -> dict[str, Spec]:
     """
     if data_dir is None or not (path := Path(data_dir) / REGISTRY_FILE).exists():
         return {}
-    specs = _entries(path.read_text(encoding="utf-8"), str(path))
+    specs = _entries(path.read_bytes(), str(path))
     if taken := specs.keys() & packaged().keys():
         raise BadInput(
             f"{path} redefines a benchmark of the paper",
@@ -450,18 +450,27 @@ def problems_of(name: str, spec: Spec | None, found: Rows) -> tuple[Problem, ...
 
 def describe(problems: Sequence[Problem], *, title: str, samples: int | None = None, **known: Any) -> Spec:
     """The entry of problems as they are: their count and hashes, and the paper's N for their number, which is 32 for
-    its sets of 30 and 40 problems and 4 for the larger ones."""
+    its sets of 30 and 40 problems and 4 for the larger ones.
+
+    Raises:
+        BadInput: a value of `known`, or a number of samples, that no entry can have.
+    """
     golds = [p.answer for p in problems]
     integers = all(isinstance(g, str) and _INTEGER.fullmatch(normalise_gold(g)) for g in golds)
-    return Spec(
-        title=title,
-        rows=len(problems),
-        golds_sha256=golds_sha256(golds),
-        pairs_sha256=pairs_sha256(problems),
-        text_hashes=" ".join(text_hash(p.problem) for p in problems),
-        samples=samples or (32 if len(problems) <= 100 else 4),
-        **{"answer_type": "integer" if integers else "math", **known},
-    )
+    try:
+        return Spec(
+            title=title,
+            rows=len(problems),
+            golds_sha256=golds_sha256(golds),
+            pairs_sha256=pairs_sha256(problems),
+            text_hashes=" ".join(text_hash(p.problem) for p in problems),
+            samples=samples or (32 if len(problems) <= 100 else 4),
+            **{"answer_type": "integer" if integers else "math", **known},
+        )
+    except ValidationError as e:
+        first = e.errors()[0]
+        raise BadInput(f"{title}: no benchmark has such a {first['loc'][0]}", found=first["input"],
+                       expected=first["msg"], next_step="correct it") from None  # fmt: skip
 
 
 def registry_entry(path: str | os.PathLike, name: str, *, samples: int | None = None, **known: Any) -> Spec:
