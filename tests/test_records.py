@@ -90,10 +90,10 @@ def test_every_folder_named_has_records(tmp_path: Path) -> None:
     record(tmp_path / "eval")
     synthetic.training_run(tmp_path / "train", "stapo")
     (empty := tmp_path / "empty").mkdir()
-    check_found([tmp_path / "eval", tmp_path / "train"], "cells/*.json")  # as the driver names them
+    check_found([tmp_path / "eval", tmp_path / "train"], evaluated=True)  # as the driver names them
     for roots in ([tmp_path / "eval", empty], [tmp_path / "train"]):
         with pytest.raises(BadInput, match="no records") as e:
-            check_found(roots, "cells/*.json")
+            check_found(roots, evaluated=True)
         assert e.value.found == str(roots[-1])
     check_found([tmp_path / "train"])
 

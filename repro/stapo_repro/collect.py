@@ -40,6 +40,8 @@ _OWN_FILE = re.compile(r'(?<=")([\w.+]+=)/[^"]*/(?=[^/"]+\.(?:ya?ml|py:\w+)")') 
 _HUB_CACHE = re.compile(r'(["= ])/[^\s"]*?/(?=models--[^\s/"]+/snapshots/)')
 _OUTSIDE = {"data_dir": "BENCHMARKS", "judge_prompt": "PROMPT", "model": "", "judge": ""}
 """What may lie outside a run, since the record has its hash; "": a model, under its own name."""
+_SAMPLED = ("benchmarks", "settings", "n", "limit", "max_tokens", "system", "template")
+"""Of an evaluation's configuration, what its samples depend on beside what its revisions and seeds say."""
 _OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*")
 Files = dict[Path, str | bytes]
 Shorten = Callable[[Path, str], tuple[Files, dict[str, Any]]]
@@ -173,9 +175,6 @@ def collect(run: Path, out: Path, shorten: Shorten | None = None) -> list[Path]:
     for name, data in written.items():
         store.write_atomic(out / name, data)
     return [out / name for name in written]
-
-
-_SAMPLED = ("benchmarks", "settings", "n", "limit", "max_tokens", "system", "template")
 
 
 def _other_run(path: Path, record: Run) -> bool:

@@ -37,7 +37,7 @@ def table_files(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     """
     folder, files = out or _RESULTS / "tables", dict[Path, bytes]()
     cells = read.load_cells(*roots(records))
-    read.check_found(records, "cells/*.json")
+    read.check_found(records, evaluated=True)
     table = build.build(cells, paper.load())
     texts = {name: written(table) for name, written in write.FILES.items()}
     if not out:

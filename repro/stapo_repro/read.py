@@ -147,18 +147,17 @@ def check_roots(roots: Sequence[Path]) -> None:
             )
 
 
-def check_found(roots: Sequence[Path], *cells: str) -> None:
+def check_found(roots: Sequence[Path], *, evaluated: bool = False) -> None:
     """Raises: BadInput where a folder that was named has no record: what it should have would be "not run".
 
     Args:
-        cells: a pattern that at least one of the folders has to have a file of.
+        evaluated: at least one of them has to have an evaluation's.
     """
-    empty = [root for root in roots if not below(root, "run.json") and not below(root, "cells/*.json")]
-    for pattern in cells:
-        empty = empty or ([] if any(below(root, pattern) for root in roots) else [*roots])
-    if empty:
+    cells = [root for root in roots if below(root, "cells/*.json")]
+    empty = [root for root in roots if root not in cells and not below(root, "run.json")]
+    if empty := empty or ([*roots] if evaluated and not cells else []):
         raise BadInput("no records below a folder named", found=", ".join(map(str, empty)),
-                       expected=" and ".join(("run.json of a run", *cells)),
+                       expected="cells/*.json of an evaluation" + ", or run.json of a run" * (not evaluated),
                        next_step="name the right folder, or make one: stapo-repro run stapo/mini")  # fmt: skip
 
 
@@ -218,9 +217,9 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     return [cells[key] for key in sorted(cells)]
 
 
-def weights_of(record: CellRecord, of: str = "model") -> str:
-    """The hash of the model's weights, or of the judge's; "" where it is not known."""
-    _, known, weights = record.revisions.get(of, "").rpartition("weights sha256:")
+def weights_of(record: CellRecord) -> str:
+    """The hash of the model's weights; "" where it is not known."""
+    _, known, weights = record.revisions.get("model", "").rpartition("weights sha256:")
     return weights if known else ""
 
 
