@@ -249,7 +249,7 @@ def test_an_endpoints_bytes_are_no_tokens_a_refused_option_is_an_alarm_and_the_k
         # where the context is the limit, the server's own tokens say so
         run(replace(options, max_tokens=600, out=str(tmp_path / "longer")))
     left = 512 - first.prompt_tokens
-    limit = ContextLimit(context=512, asked=600, problems=1, least=left, most=left, benchmarks=["sums"])
+    limit = ContextLimit(context=512, asked=600, problems=1, least=left, most=left, benchmarks=["boxes"])
     assert store.read_json(tmp_path / "longer" / "run.json", Run).context_limit == limit
     shown = capsys.readouterr()
     assert KEY not in shown.out + shown.err

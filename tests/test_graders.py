@@ -52,6 +52,15 @@ def test_every_response_on_which_two_differ(tmp_path: Path) -> None:
     assert "100000" not in out.read_text()  # a gold answer is the benchmark's
 
 
+def test_half_a_character_is_no_end_of_the_report(tmp_path: Path) -> None:
+    """Of a response on which two differ, and of its id: JSON can spell it, no file can hold it."""
+    line = {"id": "\ud83d", "answer": "100000", "response": "so \\boxed{10^5} \ud83d"}
+    (tmp_path / "r.jsonl").write_text(json.dumps(line) + "\n")
+    assert main(["grade", "--all-presets", "--input", f"{tmp_path / 'r.jsonl'}", "--output", f"{tmp_path / 'o'}"]) == 0
+    (case,) = json.loads((tmp_path / "o").read_text())["cases"]
+    assert (case["id"], case["ending"][-1]) == ("\ufffd", "\ufffd")
+
+
 def test_ids_that_repeat_are_refused_where_others_name_responses_by_them(tmp_path: Path, capsys) -> None:
     responses, other = write(tmp_path)
     responses.write_text(responses.read_text().replace('"r/1"', '"r/2"'))

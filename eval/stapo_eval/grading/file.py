@@ -80,8 +80,7 @@ def _parse_line(line: bytes, where: str, options: Options) -> InputLine:
             raise ValueError(f"it lacks {' and '.join(missing)}")
         if not isinstance(row["response"], str):
             raise ValueError('response is of another type: write one that is not there as ""')
-        id = _sound(row["id"]) if isinstance(row["id"], str) else row["id"]
-        return InputLine(id, _gold(row["answer"]), _sound(row["response"]), _options(row, options))
+        return InputLine(row["id"], _gold(row["answer"]), _sound(row["response"]), _options(row, options))
     except (ValueError, TypeError, ArithmeticError, RecursionError) as e:
         found = sorted(row)[:20] if isinstance(row, dict) else line[:200].decode("utf-8", "replace").strip()
         raise BadInput(
@@ -261,7 +260,8 @@ def grade_all(
         answers = answers or [o.extracted for o in outcomes]
     says |= {grader: [verdicts[name] for name in names] for grader, verdicts in read.items()}
     cases = [
-        {"id": line.id, "says": {grader: verdicts[row] for grader, verdicts in says.items()}, "answer": answers[row],
+        {"id": _sound(line.id) if isinstance(line.id, str) else line.id,
+         "says": {grader: verdicts[row] for grader, verdicts in says.items()}, "answer": answers[row],
          "ending": line.response[-_ENDING:]}
         for row, line in enumerate(read_lines(source, Options()))
         if len({verdicts[row] for verdicts in says.values()}) > 1
