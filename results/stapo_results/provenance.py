@@ -127,7 +127,7 @@ def nvidia_smi(fields: str) -> str:
         return ""
 
 
-def visible_cards(fields: str, environment: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
+def visible_cards(fields: str, environment: Mapping[str, str] | None = None) -> dict[str, list[str]]:
     """Each GPU that CUDA_VISIBLE_DEVICES leaves, by the name it has there, with nvidia-smi's values of these fields.
 
     CUDA ignores what follows an unknown number, and takes none where one stands twice. UUIDs can only be counted:
@@ -135,7 +135,7 @@ def visible_cards(fields: str, environment: Mapping[str, str] = os.environ) -> d
     """
     rows = [[x.strip() for x in line.split(",")] for line in nvidia_smi(f"index,{fields}").splitlines()]
     cards = {index: values for index, *values in rows if index.isdigit()}
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    chosen = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return cards
     names = [name.strip() for name in chosen.split(",")]
