@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from ctypes.util import find_library
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,6 +134,17 @@ def test_a_training_without_a_gpu_keeps_small_blocks_that_it_frees_until_its_cac
     assert smaller < first / 5
     assert min(large, again) > first / 2
     assert 300 < returned < 500
+
+
+@pytest.mark.skipif(not find_library("jemalloc"), reason="jemalloc is not installed (Debian: libjemalloc2)")
+def test_jemalloc_in_the_place_of_the_c_library_keeps_large_blocks_too_until_its_cache_is_emptied() -> None:
+    conf = "narenas:1,oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always"  # as docs/training.md has it
+    environment = os.environ | {"LD_PRELOAD": f"{find_library('jemalloc')}", "MALLOC_CONF": conf}
+    said = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True, env=environment)
+    first, *_, again, returned = map(float, said.stdout.split())
+    assert first > 100
+    assert again < first / 5
+    assert returned > 600  # twenty blocks of 40 MiB
 
 
 @pytest.mark.parametrize(("device", "first"), [("cpu", ["emptied"]), ("cuda", [])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -111,14 +111,14 @@ def _of_run(claim: TrainingClaim, run: TrainingRun | None) -> float:
 
 def _mean(claim: TrainingClaim, run: TrainingRun, part: str) -> float:
     """The mean of a field over steps, or the quotient of two such means; of a field that no step has NaN."""
-    sums = [mean_of(run, name, part) for name in claim.measure]
+    sums = [mean_of(run, name, _STEPS[part]) for name in claim.measure]
     return sums[0] if len(sums) == 1 else sums[0] / sums[1] if sums[1] else math.nan
 
 
-def mean_of(run: TrainingRun, name: str, part: str) -> float:
-    """The mean of a field over the steps of a part that have it; NaN where none has."""
+def mean_of(run: TrainingRun, name: str, steps: Iterable[int]) -> float:
+    """The mean of a field over those of the steps that have it; NaN where none has."""
     series = run.series(name)
-    known = [series[i] for i in _STEPS[part] if i in series]
+    known = [series[i] for i in steps if i in series]
     return math.fsum(known) / len(known) if known else math.nan
 
 

@@ -111,15 +111,16 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
     for r in (r for r in runs if r.size == claims.SIZE):
         record = store.read_json(records / r.path / "run.json", Run)
         machine = (record.hardware["gpus"] or [record.hardware["cpu"]])[0].split(",")[0]
+        steps = [s.step for s in r.steps if s.step]
+        parts = steps[:5], steps[-5:]
         ends = [
-            f"{shown(100**percented * claims.mean_of(r, name, 'first'), digits)} to "
-            f"{shown(100**percented * claims.mean_of(r, name, 'last'), digits)}"
+            " to ".join(shown(100**percented * claims.mean_of(r, name, part), digits) for part in parts)
             for name, percented, digits in _COURSE
         ]
         masked = ("silenced_share", "candidate_share") if r.method in RARE_TOKEN_MASKS else ("silenced_share",)
-        shares = [small_percent(claims.mean_of(r, name, "all")) for name in masked] + [""] * (2 - len(masked))
+        shares = [small_percent(claims.mean_of(r, name, steps)) for name in masked] + [""] * (2 - len(masked))
         took = f"{shown((record.wall_seconds or 0.0) / 60, 1)}, {machine}"
-        rows.append([method_label(r.method), f"{r.seed}", f"{max(s.step for s in r.steps)}", took, *ends, *shares])
+        rows.append([method_label(r.method), f"{r.seed}", f"{steps[-1]}", took, *ends, *shares])
     if not rows:
         return ["## Trainings", "", "Not run.", ""]
     head = (

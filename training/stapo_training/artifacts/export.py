@@ -21,7 +21,7 @@ from stapo_results.errors import BadInput, message_of
 from stapo_results.runs import RECORD, check_folder
 from stapo_results.schema import Labels, Run, StepMetrics
 from stapo_training.artifacts.weights import check_tensors
-from stapo_training.folder.training_folder import COMPLETE, TrainingFolder
+from stapo_training.folder.training_folder import COMPLETE, TrainingFolder, read_mark, step_folders, step_of
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     if path.name.startswith("global_step_"):
         run, folders = path.parent.parent, [path]
     else:
-        run, folders = path, [f for f in path.glob("checkpoints/global_step_*") if step_of(f) >= 0]
+        run, folders = path, step_folders(path)
     marked = [f for f in folders if (f / COMPLETE).is_file()]
     checkpoint = max(marked, key=step_of, default=None)
     if checkpoint is None:
@@ -60,17 +60,10 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     return run, checkpoint
 
 
-def step_of(folder: Path) -> int:
-    """The N of global_step_N; -1 of another name."""
-    number = folder.name.removeprefix("global_step_")
-    return int(number) if number.isdecimal() else -1
-
-
 def _mark(step_folder: Path) -> tuple[int, dict[str, int]]:
     """Step and sizes of files that a checkpoint was marked with. Raises: BadInput for a damaged mark."""
     try:
-        mark = json.loads((step_folder / COMPLETE).read_text())
-        return int(mark["step"]), dict(mark["bytes"])
+        return read_mark(step_folder)
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise BadInput(f"{step_folder / COMPLETE} is damaged", found=message_of(e),
                        next_step="copy it again, or use another checkpoint") from None  # fmt: skip

@@ -126,17 +126,14 @@ class TrainingFolder:
     def whole_checkpoints(self, *, warn: bool = False) -> list[Checkpoint]:
         """The complete checkpoints whose files still have their sizes, oldest first; `warn` names the others."""
         complete = []
-        for marker in self.checkpoints.glob(f"global_step_*/{COMPLETE}"):
-            folder = marker.parent
-            if not _is_ours(folder):
-                continue
+        for folder in step_folders(self.path):
             with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-                mark = json.loads(marker.read_text())
-                sizes = {n: (folder / n).stat().st_size for n in mark["bytes"]}
-                if (folder.name, sizes) == (f"global_step_{mark['step']}", mark["bytes"]):
-                    complete.append(Checkpoint(mark["step"], sum(mark["bytes"].values()), folder))
+                step, marked = read_mark(folder)
+                sizes = {n: (folder / n).stat().st_size for n in marked}
+                if (step_of(folder), sizes) == (step, marked):
+                    complete.append(Checkpoint(step, sum(marked.values()), folder))
                     continue
-            if warn and marker.exists():  # a live run deletes its mark first
+            if warn and (folder / COMPLETE).exists():  # a live run deletes its mark first
                 print(f"{folder} is damaged (a file changed its size or is gone), or of another step: it is not used")
         return sorted(complete)
 
@@ -186,8 +183,8 @@ class TrainingFolder:
 
         others_may_write: ranks may still be writing; what they put back is deleted when the run is started again.
         """
-        for folder in self.checkpoints.glob("global_step_*"):
-            if _is_ours(folder) and not (folder / COMPLETE).exists():
+        for folder in step_folders(self.path):
+            if not (folder / COMPLETE).exists():
                 shutil.rmtree(folder, ignore_errors=others_may_write)
         (self.checkpoints / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
 
@@ -209,9 +206,22 @@ class TrainingFolder:
         )
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether a step's folder has the name that veRL gives it: global_step_5.bak is a copy that somebody keeps."""
-    return folder.name.removeprefix("global_step_").isdecimal()
+def step_folders(run: Path) -> list[Path]:
+    """The folders of a run's checkpoints, whole or not: global_step_5.bak is a copy that somebody keeps."""
+    return [f for f in run.glob("checkpoints/global_step_*") if step_of(f) >= 0 and f.is_dir()]
+
+
+def step_of(folder: Path) -> int:
+    """The N of global_step_N, which is veRL's name; -1 of another one."""
+    number = folder.name.removeprefix("global_step_")
+    return int(number) if number != folder.name and number.isdecimal() else -1
+
+
+def read_mark(folder: Path) -> tuple[int, dict[str, int]]:
+    """Step and sizes of files that a checkpoint was marked with. Raises: OSError without a mark; ValueError, KeyError
+    or TypeError for a damaged one."""
+    mark = json.loads((folder / COMPLETE).read_text())
+    return int(mark["step"]), dict(mark["bytes"])
 
 
 def _check_ranks(folder: Path) -> None:

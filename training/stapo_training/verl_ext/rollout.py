@@ -22,7 +22,7 @@ from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token
 
 from stapo_results.errors import RunFailed
 from stapo_results.generation import Drawing, generate
-from stapo_results.memory import return_memory
+from stapo_results.memory import empty_heap, return_memory
 from stapo_results.schema import SETTINGS
 from stapo_results.seeds import derive_seed
 from stapo_training.reward import SAMPLE_SEED
@@ -173,7 +173,7 @@ class LocalRollout:
 
     def _sample(self, seeds: list[int], prompts: list[list[int]], settings: Any) -> list[Any]:
         temperature, top_p = SETTINGS[self.setting] if self.setting else (settings.temperature, settings.top_p)
-        return generate(
+        responses = generate(
             self.model,
             prompts,
             seeds,
@@ -182,6 +182,8 @@ class LocalRollout:
             stop_token_ids=self.stops,
             rows=self.rollout.max_num_seqs,
         )
+        empty_heap()  # the worker works next
+        return responses
 
     def _scored(self, rows: list[dict], responses: list[Any], seeds: list[int]) -> list[Any]:
         """The reply of veRL's reward manager to each response, or the exception that it raised.
