@@ -150,6 +150,15 @@ def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
     assert compare.pareto(group) is None  # 40 steps say nothing of stability
 
 
+def test_a_training_that_ended_earlier_is_named_and_has_no_late_steps_to_compare(tmp_path):
+    for method, steps in (("stapo", 40), ("justrl", 40), ("grpo", 13)):
+        synthetic.training_run(tmp_path, method, steps=steps)
+    drawn = curves.token_entropy(of(tmp_path)[MINI])
+    assert "ENDED EARLIER: GRPO at step 13." in drawn.caption
+    late = next(axes for axes in drawn.figure.axes if axes.get_title() == "Late in training")
+    assert {line.get_gid() for line in late.lines} == {"profile-stapo", "profile-justrl"}
+
+
 def test_labels_of_other_values_are_read_as_the_trainer_writes_them():
     assert paper.variant("stapo-tau0.0002") == ("stapo", 0.0002, 0.75)
     assert paper.variant("stapo-tau2e-05-q0.5") == ("stapo", 2e-05, 0.5)

@@ -210,7 +210,7 @@ def training(
         smooth = smooth or any(_is_noisy(c, shown.metric) for c in drawn)
         empty += [] if drawn else [shown.title]
     if profile:
-        levels = _profiles(every[-1], runs)
+        levels = _profiles(every[-1], _to_the_end(runs))
         empty += [] if levels else ["token entropy by quantile"]
         more += "Late in training: mean over the last quarter of the steps. "
         if levels and 80 not in levels and kind == "training_curves":  # the paper's figure 5d
@@ -229,6 +229,12 @@ def training(
             more += f" CUT where the shortest seed ends: {', '.join(f'{m} at step {n:,}' for m, n in short.items())}."
     else:
         more += "One seed." if counts[-1] else "Nothing has been run yet."
+    if earlier := [
+        f"{name_of(m)} at step {max(r.last for r in of):,}"
+        for m, of in runs.items()
+        if of and m not in _to_the_end(runs)
+    ]:
+        more += f" ENDED EARLIER: {', '.join(earlier)}."
     if widest > 1:
         more += f" Points: means of {widest} steps."
     if smooth:
@@ -262,10 +268,16 @@ def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
     return text + f"; their seeds {'overlap' if low.high[-1] >= high.low[-1] else 'do not overlap'}"
 
 
+def _to_the_end(runs: Runs) -> Runs:
+    """The methods with a training to the last step of all: what is late in a shorter one is not late in these."""
+    ends = {method: max(r.last for r in of) for method, of in runs.items() if of}
+    return {method: runs[method] for method, end in ends.items() if end == max(ends.values())}
+
+
 def _entropy_ends(runs: Runs) -> str:
     """Where entropy goes, from the first to the last of six parts of the steps: the lowest and the highest method.
     Empty unless two methods have it."""
-    means = {name_of(method): c.mean for method, c in curves_of(runs, ENTROPY, most=6).items()}
+    means = {name_of(method): c.mean for method, c in curves_of(_to_the_end(runs), ENTROPY, most=6).items()}
     if len(means) < 2:
         return ""
     lowest, *_, highest = sorted(means, key=lambda name: means[name][-1])
@@ -307,7 +319,7 @@ def silenced_by_size(of_sizes: Sequence[Group]) -> Sketch | None:
 def token_entropy(g: Group) -> Sketch | None:
     """Quantiles of token entropy by step, and their profile late in training."""
     more = f"Entropy of a response token; values under {FLOOR:g} nats are drawn at {FLOOR:g}. "
-    profiles = {m: late_profile(g.runs_of(m)) for m in g.methods}
+    profiles = {m: late_profile(of) for m, of in _to_the_end({m: g.runs_of(m) for m in g.methods}).items()}
     late = {m: profile[75] for m, profile in profiles.items() if 75 in profile}
     finding = ""
     if late:
