@@ -130,6 +130,21 @@ def test_same_record_twice_counts_once_and_a_contradiction_is_refused_by_both_fi
     assert e.value.found == f"other problems in {first} and {second}"
 
 
+def test_methods_sampled_by_different_engines_are_not_compared(tmp_path):
+    # a version is no other engine; hf and vLLM gave other accuracies on AMC23 (results/tables/real.md)
+    record(tmp_path, engine="vllm 0.24.0 compiled")
+    record(tmp_path, ("10", "00"), "base", engine="vllm 0.32.0 eager")
+    record(tmp_path, ("11", "00"), "grpo", engine="hf")
+    t = build_table(load_cells([tmp_path]), paper.load())
+    found = {
+        (d.method, d.against): d for d in t.differences["miniature"] if (d.benchmark, d.setting) == ("mini-add", "t1.0")
+    }
+    assert found["stapo", "base"].number.mean == 50
+    assert {found[pair].status for pair in (("grpo", "base"), ("stapo", "grpo"))} == {"other engine"}
+    (notes,) = (s.footnotes for s in t.sections if s.id == "miniature")
+    assert "NOT SAMPLED ALIKE on mini-add: hf: GRPO; vllm: Base model, STAPO." in notes
+
+
 def test_other_gold_answers_are_refused_between_seeds_and_not_compared_between_methods(tmp_path):
     record(tmp_path)
     record(tmp_path, ("10", "00"), "base", benchmark_sha256="1" * 64)

@@ -87,6 +87,11 @@ class Score:
         return sorted(c.path for c in self.cells)
 
     @property
+    def engines(self) -> set[str]:
+        """Names of what sampled, without versions."""
+        return {engine_of(c.record) for c in self.cells}
+
+    @property
     def is_base(self) -> bool:
         """An untrained model: one model, whose seeds are not drawn."""
         return all(c.record.cell.step == "base" for c in self.cells)
@@ -107,6 +112,11 @@ class Score:
     def matrix(self) -> NDArray[np.float64]:
         """Problem means (Q, S), columns in the order of the seeds."""
         return np.array([list(self.by_seed[s].values()) for s in sorted(self.by_seed)]).T
+
+
+def engine_of(r: CellRecord) -> str:
+    """The name of the engine that sampled, without its version."""
+    return r.engine.partition(" ")[0]
 
 
 def _conditions(r: CellRecord) -> dict[str, object]:
@@ -246,7 +256,7 @@ class Difference:
     against: str
     benchmark: str
     setting: str
-    status: Literal["run", "not run", "other problems", "samples missing", "seeds differ"]
+    status: Literal["run", "not run", "other problems", "other engine", "samples missing", "seeds differ"]
     number: Number = Number()
     test: str = ""
     p: float = math.nan
@@ -267,7 +277,7 @@ def _common_seeds(pairs: Sequence[tuple[Score, Score]]) -> tuple[int, ...]:
 
 def difference(
     first: Sequence[Score], second: Sequence[Score], label: tuple[str, str, str, str], *,
-    flips: int = FLIPS,
+    flips: int = FLIPS, across_engines: bool = False,
 ) -> Difference:  # fmt: skip
     """First minus second over one benchmark or, unweighted, over several, or why there is none.
 
@@ -275,6 +285,7 @@ def difference(
         first, second: scores on the same benchmarks in order.
         label: method, against, benchmark, setting.
         flips: drawn sign flips, few where the p-value is not used.
+        across_engines: of two engines too: the difference is theirs as well.
     """
     pairs = list(zip(first, second, strict=True))
     if not all(s.cells for pair in pairs for s in pair):
@@ -282,6 +293,8 @@ def difference(
     golds = [{s.cells[0].record.benchmark_sha256 for s in pair} for pair in pairs]
     if any(a.means.keys() != b.means.keys() for a, b in pairs) or any(len(answers) > 1 for answers in golds):
         return Difference(*label, "other problems")
+    if not across_engines and any(a.engines != b.engines for a, b in pairs):
+        return Difference(*label, "other engine")
     if missing := sum(s.estimate.missing for pair in pairs for s in pair):
         return Difference(*label, "samples missing", Number(missing=missing))
     if any(seeds_differ(side) for side in (first, second)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun
-from stapo_repro.scores import Score, difference, score_all
+from stapo_repro.scores import difference, engine_of, score
 from stapo_repro.text import escape, grid, number_shown
 from stapo_results.statistics import Number
 from stapo_results.store import read_json
@@ -123,16 +124,23 @@ def mean_of(run: TrainingRun, name: str, steps: Iterable[int]) -> float:
 
 
 def _accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) -> Number:
-    """First minus second in points, paired by problem; `measure`: "accuracy BENCHMARK SETTING"."""
+    """First minus second in points, paired by problem, as the first's engine sampled both; `measure`: "accuracy
+    BENCHMARK SETTING"."""
     _, benchmark, setting = measure.split()
-    scores = score_all([c for c in cells if c.record.cell.size == SIZE])
-    one, other = ([scores.get((SIZE, m, benchmark, setting), Score())] for m in (first, second))
-    d = difference(one, other, (first, second, benchmark, setting))
-    return d.number if d.number.has_interval else Number()
+    by_method = defaultdict[str, list[Loaded]](list)
+    for c in cells:
+        if (c.record.cell.size, c.record.cell.benchmark, c.record.cell.setting) == (SIZE, benchmark, setting):
+            by_method[c.record.cell.method].append(c)
+    engines = {engine_of(c.record) for c in by_method[first]}
+    of_engine = [c for c in by_method[second] if engine_of(c.record) in engines]
+    if not of_engine:
+        return Number()
+    d = difference([score(by_method[first])], [score(of_engine)], (first, second, benchmark, setting)).number
+    return d if d.has_interval else Number()
 
 
 def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
-    """The claims as a table, each with what was found of each seed."""
+    """The claims as a table, each with what was found of each seed; `cells` hold the base by each engine."""
     claims, rows = load(), []
     for c in claims.claims:
         about = f"{' / '.join(c.measure)}, {c.of}" + (f", first {c.compared} second" if c.compared else "")

@@ -78,7 +78,7 @@ def compared(first: Sequence[Loaded], other: Sequence[Loaded]) -> list[Pair]:
 def _pair(a: Sequence[Loaded], b: Sequence[Loaded], which: str) -> Pair:
     cell = a[0].record.cell
     label = (a[0].record.engine, b[0].record.engine, cell.benchmark, cell.setting)
-    return Pair(a, b, which, difference([score(a)], [score(b)], label))
+    return Pair(a, b, which, difference([score(a)], [score(b)], label, across_engines=True))
 
 
 def third_engine(pairs: Sequence[Pair]) -> str:

@@ -265,12 +265,12 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
     asked = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]
     folders = (records, records.parent / ENGINES, records.parent / JUDGE)
     roots, others, judged = ([folder] if folder.is_dir() else [] for folder in folders)
-    cells, runs = load_cells(roots), load_training_runs(roots)
+    cells, again, runs = load_cells(roots), load_cells(others), load_training_runs(roots)
     lines = [
-        *claims.section(runs, cells),
+        *claims.section(runs, [*cells, *again]),
         "",
         *trained(runs, records),
-        *engines.section(cells, load_cells(others)),
+        *engines.section(cells, again),
         *judge.section(load_cells(judged)),
         *asked,
     ]

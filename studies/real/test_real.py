@@ -102,6 +102,23 @@ def test_accuracies_are_paired_by_problem_with_the_base_or_the_other_method(tmp_
     assert [n.mean for n in claims.values(claim(**paired, compared="-"), {}, cells).values()] == [-20.0]
 
 
+def test_accuracy_is_paired_with_the_base_of_the_same_engine(tmp_path: Path) -> None:
+    for place, method, engine, verdicts in (
+        ("a", "base", "vllm 0.24.0 compiled", ["00"] * 10),
+        ("b", "base", "hf", ["11"] * 5 + ["00"] * 5),
+        ("c", "grpo", "hf", ["11"] * 8 + ["00"] * 2),
+        ("d", "stapo", "vllm 0.24.0 compiled", ["11"] * 8 + ["00"] * 2),
+    ):
+        synthetic.cell(tmp_path / place, method, "math500", "t1.0", verdicts, size=claims.SIZE, engine=engine)
+    cells = [c for place in "abcd" for c in load_cells([tmp_path / place])]
+    paired = claim(of="paired", measure=("accuracy math500 t1.0",), methods=("grpo", "stapo", "justrl"))
+    assert [n.mean for n in claims.values(paired, {}, cells).values()] == [
+        30.0,
+        80.0,
+        pytest.approx(math.nan, nan_ok=True),
+    ]
+
+
 def test_replies_of_a_judge_are_counted(tmp_path: Path) -> None:
     problems = [
         ProblemResult(problem_id="a", verdicts="110", rule="010", judged="c.x"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -17,7 +17,7 @@ from typing import Literal
 from stapo_repro import labels, paper
 from stapo_repro.paper import PaperTable
 from stapo_repro.read import Loaded, final_step, inputs_hash, weights_of
-from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, score_all
+from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, engine_of, score_all
 from stapo_repro.text import as_written, code_shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import MAX_TOKENS, SETTINGS, CellRecord
@@ -193,15 +193,21 @@ def _missing(scores: Mapping[ScoreKey, Score]) -> list[str]:
     ]
 
 
-def scoring(records: Sequence[CellRecord]) -> list[str]:
-    """By rule or by judge, and the notes on the judge."""
+def _who(records: Sequence[CellRecord], of: Callable[[CellRecord], str]) -> str:
+    """The values of `of`, each with its methods; "" where all have one."""
     by: dict[str, set[str]] = defaultdict(set)
     for r in records:
-        by[r.scored_by].add(labels.method_label(r.cell.method))
-    if len(by) > 1:
-        text = f"NOT SCORED ALIKE: {'; '.join(f'{k}: {_join(v)}' for k, v in sorted(by.items()))}."
+        by[of(r)].add(labels.method_label(r.cell.method))
+    return "; ".join(f"{k}: {_join(v)}" for k, v in sorted(by.items())) if len(by) > 1 else ""
+
+
+def scoring(records: Sequence[CellRecord]) -> list[str]:
+    """By rule or by judge, and the notes on the judge."""
+    if who := _who(records, lambda r: r.scored_by):
+        text = f"NOT SCORED ALIKE: {who}."
     else:
-        text = "Scored by the rule" + (" alone." if "rule" in by else ", then by the judge where the rule fails.")
+        alone = all(r.scored_by == "rule" for r in records)
+        text = "Scored by the rule" + (" alone." if alone else ", then by the judge where the rule fails.")
     return [text, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
 
 
@@ -232,7 +238,9 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
         "LIMITED": {f"{r.max_tokens} tokens" for r in records},
         "TRAINED": {f"step {r.cell.step}" for r in records if r.cell.step != "base"},
     }
+    sampled = {n: _who([r for r in records if labels.benchmark_label(r.cell.benchmark) == n], engine_of) for n in golds}
     return [
+        *(f"NOT SAMPLED ALIKE on {n}: {who}." for n, who in sorted(sampled.items()) if who),
         *(f"NOT THE SAME COPY of {n}: {len(v)} sets of gold answers." for n, v in sorted(golds.items()) if len(v) > 1),
         *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in values.items() if len(v) > 1),
         *sorted(variants),

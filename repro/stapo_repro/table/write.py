@@ -24,7 +24,7 @@ from stapo_results.sizes import is_miniature_size
 
 T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
-_ABSENT = ("not run", "n/a", "other problems", "seeds differ")
+_ABSENT = ("not run", "n/a", "other problems", "other engine", "seeds differ")
 _IN_SMALL = "<br><sub>{}</sub>"
 _NAMED = ("cut ", "p ", "Holm ")
 """How a line of small print begins that says what it is."""
