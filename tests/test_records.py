@@ -142,7 +142,7 @@ def test_methods_sampled_by_different_engines_are_not_compared(tmp_path):
     assert found["stapo", "base"].number.mean == 50
     assert {found[pair].status for pair in (("grpo", "base"), ("stapo", "grpo"))} == {"other engine"}
     (notes,) = (s.footnotes for s in t.sections if s.id == "miniature")
-    assert "NOT SAMPLED ALIKE on mini-add: hf: GRPO; vllm: Base model, STAPO." in notes
+    assert "NOT SAMPLED ALIKE on mini-add at t1.0: hf: GRPO; vllm: Base model, STAPO." in notes
 
 
 def test_other_gold_answers_are_refused_between_seeds_and_not_compared_between_methods(tmp_path):

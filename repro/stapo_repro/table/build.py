@@ -214,10 +214,12 @@ def scoring(records: Sequence[CellRecord]) -> list[str]:
 def _unlike(records: Sequence[CellRecord]) -> list[str]:
     """What differs between records that a reader compares; fields that older records lack are left out."""
     golds: dict[str, set[str]] = defaultdict(set)
+    cells: dict[str, list[CellRecord]] = defaultdict(list)
     variants = set()
     for r in records:
         name = labels.benchmark_label(r.cell.benchmark)
         golds[name].add(r.benchmark_sha256)
+        cells[f"{name} at {r.cell.setting}"].append(r)
         if r.variant:
             variants.add(f"{name} is a variant: {r.variant}.")
         who = f"{labels.method_label(r.cell.method)} on {name} at {r.cell.setting}"
@@ -238,9 +240,8 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
         "LIMITED": {f"{r.max_tokens} tokens" for r in records},
         "TRAINED": {f"step {r.cell.step}" for r in records if r.cell.step != "base"},
     }
-    sampled = {n: _who([r for r in records if labels.benchmark_label(r.cell.benchmark) == n], engine_of) for n in golds}
     return [
-        *(f"NOT SAMPLED ALIKE on {n}: {who}." for n, who in sorted(sampled.items()) if who),
+        *(f"NOT SAMPLED ALIKE on {n}: {who}." for n, of in sorted(cells.items()) if (who := _who(of, engine_of))),
         *(f"NOT THE SAME COPY of {n}: {len(v)} sets of gold answers." for n, v in sorted(golds.items()) if len(v) > 1),
         *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in values.items() if len(v) > 1),
         *sorted(variants),
