@@ -151,10 +151,13 @@ def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
 
 
 def test_a_training_that_ended_earlier_is_named_and_has_no_late_steps_to_compare(tmp_path):
-    for method, steps in (("stapo", 40), ("justrl", 40), ("grpo", 13)):
-        synthetic.training_run(tmp_path, method, steps=steps)
+    # of two seeds the shorter one counts: a method is drawn up to its end
+    runs = (("stapo", 0, 40), ("justrl", 0, 40), ("grpo", 0, 13), ("entropy20", 0, 40), ("entropy20", 1, 20))
+    for method, seed, steps in runs:
+        synthetic.training_run(tmp_path, method, seed=seed, steps=steps)
     drawn = curves.token_entropy(of(tmp_path)[MINI])
-    assert "ENDED EARLIER: GRPO at step 13." in drawn.caption
+    assert "FEWER STEPS: GRPO 13, 20-Entropy 20." in drawn.caption
+    assert not any(name in drawn.finding for name in ("GRPO", "20-Entropy"))
     late = next(axes for axes in drawn.figure.axes if axes.get_title() == "Late in training")
     assert {line.get_gid() for line in late.lines} == {"profile-stapo", "profile-justrl"}
 

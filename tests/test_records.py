@@ -142,7 +142,11 @@ def test_methods_sampled_by_different_engines_are_not_compared(tmp_path):
     assert found["stapo", "base"].number.mean == 50
     assert {found[pair].status for pair in (("grpo", "base"), ("stapo", "grpo"))} == {"other engine"}
     (notes,) = (s.footnotes for s in t.sections if s.id == "miniature")
+    assert not any(row.best for row in t.rows if row.benchmark == "mini-add")
     assert "NOT SAMPLED ALIKE on mini-add at t1.0: hf: GRPO; vllm: Base model, STAPO." in notes
+    record(tmp_path, seed=1, engine="hf")
+    with pytest.raises(RecordError, match="different engines"):
+        build_table(load_cells([tmp_path]), paper.load())
 
 
 def test_other_gold_answers_are_refused_between_seeds_and_not_compared_between_methods(tmp_path):

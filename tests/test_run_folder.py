@@ -37,6 +37,7 @@ def test_only_a_marked_checkpoint_with_all_its_bytes_counts(tmp_path: Path, caps
     # a copy that somebody keeps is none, another number and a mark that was cut off neither
     shutil.copytree(tmp_path / "checkpoints/global_step_2", tmp_path / "checkpoints/global_step_2.bak")
     shutil.copytree(tmp_path / "checkpoints/global_step_2", tmp_path / "checkpoints/global_step_900")
+    shutil.copytree(tmp_path / "checkpoints/global_step_2", tmp_path / "checkpoints/global_step_02")
     for mark in ("", "{}", "null"):
         (tmp_path / "checkpoints/global_step_4/COMPLETE.json").write_text(mark)
         assert [c.step for c in folder.whole_checkpoints()] == [2]

@@ -132,6 +132,7 @@ def _conditions(r: CellRecord) -> dict[str, object]:
         "prompts": r.chat,
         "kinds of scoring": r.scored_by,
         "judges": judge,
+        "engines": engine_of(r),
         "training steps": r.cell.step,
     }
 

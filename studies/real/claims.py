@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun
-from stapo_repro.scores import difference, engine_of, score
+from stapo_repro.scores import difference, score
 from stapo_repro.text import escape, grid, number_shown
 from stapo_results.statistics import Number
 from stapo_results.store import read_json
@@ -85,7 +85,8 @@ def verdict(claim: TrainingClaim, value: Number) -> Verdict:
 
 
 def values(claim: TrainingClaim, runs: Mapping[str, TrainingRun], cells: Sequence[Loaded]) -> dict[str, Number]:
-    """What is judged, by the method or the pair that it is of; not known where a run is missing or too short."""
+    """What is judged, by the method or the pair that it is of; not known where a run is missing or too short,
+    or where none of the second is of the first's engine."""
     pairs = [(claim.methods[0], claim.methods[1])] if claim.compared else [(m, labels.BASE) for m in claim.methods]
     names = [" against ".join(pair) if claim.compared else pair[0] for pair in pairs]
     if claim.of == "paired":
@@ -131,8 +132,8 @@ def _accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) 
     for c in cells:
         if (c.record.cell.size, c.record.cell.benchmark, c.record.cell.setting) == (SIZE, benchmark, setting):
             by_method[c.record.cell.method].append(c)
-    engines = {engine_of(c.record) for c in by_method[first]}
-    of_engine = [c for c in by_method[second] if engine_of(c.record) in engines]
+    engines = {c.record.engine for c in by_method[first]}
+    of_engine = [c for c in by_method[second] if c.record.engine in engines]
     if not of_engine:
         return Number()
     d = difference([score(by_method[first])], [score(of_engine)], (first, second, benchmark, setting)).number

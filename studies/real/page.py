@@ -120,7 +120,7 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
         masked = ("silenced_share", "candidate_share") if r.method in RARE_TOKEN_MASKS else ("silenced_share",)
         shares = [small_percent(claims.mean_of(r, name, steps)) for name in masked] + [""] * (2 - len(masked))
         took = f"{shown((record.wall_seconds or 0.0) / 60, 1)}, {machine}"
-        rows.append([method_label(r.method), f"{r.seed}", f"{steps[-1]}", took, *ends, *shares])
+        rows.append([method_label(r.method), f"{r.seed}", f"{r.last}", took, *ends, *shares])
     if not rows:
         return ["## Trainings", "", "Not run.", ""]
     head = (

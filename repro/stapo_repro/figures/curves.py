@@ -197,6 +197,7 @@ def training(
     if not g.runs and g.size not in (labels.MINI, *labels.PAPER_SIZES):
         return None
     runs, count = {m: g.runs_of(m) for m in g.methods}, len(panels) + profile
+    whole = _to_the_end(runs)
     columns = 3 if count % 3 == 0 else 2
     rows = math.ceil(count / columns)
     figure = sheet(0.5 + 2.2 * rows)
@@ -210,7 +211,7 @@ def training(
         smooth = smooth or any(_is_noisy(c, shown.metric) for c in drawn)
         empty += [] if drawn else [shown.title]
     if profile:
-        levels = _profiles(every[-1], _to_the_end(runs))
+        levels = _profiles(every[-1], whole)
         empty += [] if levels else ["token entropy by quantile"]
         more += "Late in training: mean over the last quarter of the steps. "
         if levels and 80 not in levels and kind == "training_curves":  # the paper's figure 5d
@@ -224,17 +225,13 @@ def training(
         more += f"Lines: means over {seeds} seeds; bands: lowest to highest seed."
         if fewer:
             more += f" Fewer seeds, of those that logged it: {', '.join(sorted(fewer))}."
-        short = {name_of(m): min(r.last for r in of) for m, of in runs.items() if len({r.last for r in of}) > 1}
+        short = {name_of(m): _last(of) for m, of in runs.items() if len({r.last for r in of}) > 1}
         if short:
             more += f" CUT where the shortest seed ends: {', '.join(f'{m} at step {n:,}' for m, n in short.items())}."
     else:
         more += "One seed." if counts[-1] else "Nothing has been run yet."
-    if earlier := [
-        f"{name_of(m)} at step {max(r.last for r in of):,}"
-        for m, of in runs.items()
-        if of and m not in _to_the_end(runs)
-    ]:
-        more += f" ENDED EARLIER: {', '.join(earlier)}."
+    if fewest := [f"{name_of(m)} {_last(of):,}" for m, of in runs.items() if of and m not in whole]:
+        more += f" FEWER STEPS: {', '.join(fewest)}."
     if widest > 1:
         more += f" Points: means of {widest} steps."
     if smooth:
@@ -268,9 +265,14 @@ def _ends(runs: Runs, panels: Sequence[Panel]) -> str:
     return text + f"; their seeds {'overlap' if low.high[-1] >= high.low[-1] else 'do not overlap'}"
 
 
+def _last(runs: Sequence[TrainingRun]) -> int:
+    """The last step that all seeds have."""
+    return min(r.last for r in runs)
+
+
 def _to_the_end(runs: Runs) -> Runs:
-    """The methods with a training to the last step of all: what is late in a shorter one is not late in these."""
-    ends = {method: max(r.last for r in of) for method, of in runs.items() if of}
+    """The methods whose seeds all have the longest one's last step: what is late in a shorter one is not late there."""
+    ends = {method: _last(of) for method, of in runs.items() if of}
     return {method: runs[method] for method, end in ends.items() if end == max(ends.values())}
 
 

@@ -106,15 +106,16 @@ def _against_paper(row: Row, printed: str) -> None:
 
 
 def _mark_best(rows: Iterable[Row]) -> None:
-    """Ties are all marked."""
+    """Ties are all marked; none is where several engines sampled."""
     columns: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for r in rows:
         if r.source == "ours" and r.complete:
             columns[r.benchmark, r.setting].append(r)
     for column in columns.values():
         top = max(Decimal(r.score.shown) for r in column)
+        alike = all(r.score.engines == column[0].score.engines for r in column)
         for r in column:
-            r.best = len(column) > 1 and Decimal(r.score.shown) == top
+            r.best = len(column) > 1 and alike and Decimal(r.score.shown) == top
 
 
 def _rows(

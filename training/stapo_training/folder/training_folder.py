@@ -214,7 +214,7 @@ def step_folders(run: Path) -> list[Path]:
 def step_of(folder: Path) -> int:
     """The N of global_step_N, which is veRL's name; -1 of another one."""
     number = folder.name.removeprefix("global_step_")
-    return int(number) if number != folder.name and number.isdecimal() else -1
+    return int(number) if number.isdecimal() and folder.name == f"global_step_{int(number)}" else -1
 
 
 def read_mark(folder: Path) -> tuple[int, dict[str, int]]:
