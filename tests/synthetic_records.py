@@ -78,7 +78,7 @@ def miniature(
 
 def training_run(
     root: Path, method: str, seed: int = 0, steps: int = 40, size: str = "mini", status: str = "done",
-    more: dict[str, float] | None = None,
+    more: dict[str, float] | None = None, gpu: str = "",
 ) -> Path:  # fmt: skip
     """A run folder with smooth made-up curves. `more`: metrics with one value in all steps."""
     folder = root / f"{method}-s{seed}"
@@ -93,7 +93,7 @@ def training_run(
         code_dirty="",
         packages={},
         revisions={},
-        hardware={},
+        hardware={"cpu": "a CPU", "gpus": [gpu] if gpu else []},
         seeds={"train": seed},
         deterministic=True,
         started="2000-01-01T00:00:00+00:00",

@@ -162,6 +162,15 @@ def test_a_training_that_ended_earlier_is_named_and_has_no_late_steps_to_compare
     assert {line.get_gid() for line in late.lines} == {"profile-stapo", "profile-justrl"}
 
 
+def test_a_figure_of_trainings_says_which_machine_made_which(tmp_path):
+    synthetic.training_run(tmp_path, "grpo")
+    assert "MACHINE" not in curves.token_entropy(of(tmp_path)[MINI]).caption
+    synthetic.training_run(tmp_path, "stapo", gpu="NVIDIA H200, 143771 MiB")
+    synthetic.training_run(tmp_path, "justrl", gpu="NVIDIA H200, 143771 MiB")
+    said = "NOT ON ONE MACHINE: NVIDIA H200: JustRL, STAPO; a CPU: GRPO."
+    assert said in curves.token_entropy(of(tmp_path)[MINI]).caption
+
+
 def test_labels_of_other_values_are_read_as_the_trainer_writes_them():
     assert paper.variant("stapo-tau0.0002") == ("stapo", 0.0002, 0.75)
     assert paper.variant("stapo-tau2e-05-q0.5") == ("stapo", 2e-05, 0.5)

@@ -45,7 +45,8 @@ class Loaded:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training run's curves: method, size, seed, and metrics by step. `folder` may hold its token log."""
+    """A training run's curves: method, size, seed, and metrics by step. `folder` may hold its token log. `machine`: the
+    name of its first GPU, or of its processor."""
 
     method: str
     size: str
@@ -57,6 +58,7 @@ class TrainingRun:
     folder: Path = Path()
     synthetic: bool = False
     cut: Cut | None = None
+    machine: str = ""
 
     @property
     def last(self) -> int:
@@ -333,7 +335,7 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                 )
             place = path.parent.relative_to(root).as_posix()
             found = TrainingRun(method, size, seed, place, run.status, steps, run.run_id, path.parent, run.synthetic,
-                                run.cut)  # fmt: skip
+                                run.cut, _machine(run))  # fmt: skip
             twins = (r for r in runs if replace(found, path=r.path, folder=r.folder) == r)
             if (twin := next(twins, None)) is None:
                 runs.append(found)
@@ -359,6 +361,11 @@ def run_part(run: Run) -> dict[str, Any]:
     """The part "run" of a training's configuration, where its labels are; empty where there is none."""
     part = run.config.get("run")
     return part if isinstance(part, dict) else {}
+
+
+def _machine(run: Run) -> str:
+    names = [*run.hardware.get("gpus", []), run.hardware.get("cpu", "")]
+    return str(names[0]).partition(",")[0]
 
 
 def _labels(run: Run, where: Path) -> tuple[str, str, int]:

@@ -110,7 +110,6 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
     rows = []
     for r in (r for r in runs if r.size == claims.SIZE):
         record = store.read_json(records / r.path / "run.json", Run)
-        machine = (record.hardware["gpus"] or [record.hardware["cpu"]])[0].split(",")[0]
         steps = [s.step for s in r.steps if s.step]
         parts = steps[:5], steps[-5:]
         ends = [
@@ -119,7 +118,7 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
         ]
         masked = ("silenced_share", "candidate_share") if r.method in RARE_TOKEN_MASKS else ("silenced_share",)
         shares = [small_percent(claims.mean_of(r, name, steps)) for name in masked] + [""] * (2 - len(masked))
-        took = f"{shown((record.wall_seconds or 0.0) / 60, 1)}, {machine}"
+        took = f"{shown((record.wall_seconds or 0.0) / 60, 1)}, {r.machine}"
         rows.append([method_label(r.method), f"{r.seed}", f"{r.last}", took, *ends, *shares])
     if not rows:
         return ["## Trainings", "", "Not run.", ""]

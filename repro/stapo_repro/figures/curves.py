@@ -6,6 +6,7 @@ A curve is the mean over seeds with a band from the lowest to the highest seed, 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -232,6 +233,13 @@ def training(
         more += "One seed." if counts[-1] else "Nothing has been run yet."
     if fewest := [f"{name_of(m)} {_last(of):,}" for m, of in runs.items() if of and m not in whole]:
         more += f" FEWER STEPS: {', '.join(fewest)}."
+    trained_on = defaultdict[str, dict[str, None]](dict)
+    for m, of_method in runs.items():
+        for r in of_method:
+            trained_on[r.machine or "not recorded"][name_of(m)] = None
+    if len(trained_on) > 1:
+        machines = [f"{machine}: {', '.join(names)}" for machine, names in sorted(trained_on.items())]
+        more += f" NOT ON ONE MACHINE: {'; '.join(machines)}."
     if widest > 1:
         more += f" Points: means of {widest} steps."
     if smooth:
