@@ -201,8 +201,13 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     found = compare.forest_lines(of(tmp_path)[MINI], "t1.0")
     (d, printed) = found["mini-add", "base"]
     assert (d.number.mean, d.number.low, printed) == (25.0, pytest.approx(25 - 45.9346, abs=1e-3), None)
-    why = [found["mini-add", m][0].status for m in ("grpo", "justrl", "entropy20")]
-    assert why == ["other problems", "samples missing", "not run"]
+    synthetic.cell(tmp_path, "entropy20", "mini-add", "t1.0", ["11", "10", "00", "10"], engine="vllm 0.24.0")
+    why = [
+        compare.forest_lines(of(tmp_path)[MINI], "t1.0")["mini-add", m][0].status
+        for m in ("grpo", "justrl", "entropy20")
+    ]
+    assert why == ["other problems", "samples missing", "other engine"]
+    assert "NOT SAMPLED ALIKE" in compare.forest(of(tmp_path)[MINI]).caption
     assert found["avg", "base"][0].status == "not run"  # of two benchmarks one was run
     # printed, 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size=S)

@@ -46,7 +46,7 @@ class Loaded:
 @dataclass(frozen=True)
 class TrainingRun:
     """A training run's curves: method, size, seed, and metrics by step. `folder` may hold its token log. `machine`: the
-    name of its first GPU, or of its processor."""
+    name of its first GPU, or of its processor; "" where no record says it."""
 
     method: str
     size: str
@@ -364,8 +364,10 @@ def run_part(run: Run) -> dict[str, Any]:
 
 
 def _machine(run: Run) -> str:
-    names = [*run.hardware.get("gpus", []), run.hardware.get("cpu", "")]
-    return str(names[0]).partition(",")[0]
+    """More than one where it went on elsewhere."""
+    parts = [run.hardware, *(r.hardware for r in run.resumptions)]
+    names = (str([*p.get("gpus", []), p.get("cpu", "")][0]).partition(",")[0] for p in parts)
+    return " and ".join(dict.fromkeys(filter(None, names)))
 
 
 def _labels(run: Run, where: Path) -> tuple[str, str, int]:

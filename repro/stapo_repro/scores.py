@@ -87,9 +87,9 @@ class Score:
         return sorted(c.path for c in self.cells)
 
     @property
-    def engines(self) -> set[str]:
-        """Names of what sampled, without versions."""
-        return {engine_of(c.record) for c in self.cells}
+    def engines(self) -> set[tuple[str, str]]:
+        """What sampled each benchmark, without versions: (benchmark, name)."""
+        return {(c.record.cell.benchmark, engine_of(c.record)) for c in self.cells}
 
     @property
     def is_base(self) -> bool:

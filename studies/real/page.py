@@ -137,7 +137,8 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
     lines = [
         "## Trainings",
         "",
-        "Means of the first five steps to means of the last five. Candidates: of masks over rare tokens.",
+        "Means of the first five steps to means of the last five. Minutes: without attempts that were killed. "
+        "Candidates: of masks over rare tokens.",
         "",
     ]
     of_size = [r for r in runs if r.size == claims.SIZE]

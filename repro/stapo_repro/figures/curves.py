@@ -235,8 +235,8 @@ def training(
         more += f" FEWER STEPS: {', '.join(fewest)}."
     trained_on = defaultdict[str, dict[str, None]](dict)
     for m, of_method in runs.items():
-        for r in of_method:
-            trained_on[r.machine or "not recorded"][name_of(m)] = None
+        for machine in filter(None, (r.machine for r in of_method)):
+            trained_on[machine][name_of(m)] = None
     if len(trained_on) > 1:
         machines = [f"{machine}: {', '.join(names)}" for machine, names in sorted(trained_on.items())]
         more += f" NOT ON ONE MACHINE: {'; '.join(machines)}."

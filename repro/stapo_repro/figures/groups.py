@@ -117,6 +117,9 @@ class Group:
         remarks = [f"Only {n} of {rows} problems of {labels.benchmark_label(name)}." for name, n, rows in sorted(parts)]
         if lacking:
             remarks.insert(0, f"MISSING SAMPLES: {sum(lacking)} in {len(lacking)} cells, see the table.")
+        sampled = {(name, s.cells[0].record.cell.setting, engine) for name, s in shown for _, engine in s.engines}
+        if len(sampled) > len({(name, setting) for name, setting, _ in sampled}):
+            remarks.append("NOT SAMPLED ALIKE: by several engines, see the table.")
         return remarks
 
 

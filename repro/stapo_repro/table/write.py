@@ -35,8 +35,8 @@ _BESIDE = (
 _LEGEND = (
     "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
     "problems and samples and, with several training seeds, over those. N: samples a problem, x problems. Cut: the "
-    "share of responses that met the limit of tokens. Bold: a size's best complete value in a column, and what is "
-    "incomplete."
+    "share of responses that met the limit of tokens. Bold: a size's best complete value in a column, of one engine's, "
+    "and what is incomplete."
 )
 
 
