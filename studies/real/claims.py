@@ -153,7 +153,7 @@ def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
             if c.compared and len(named) < 2:
                 continue
             for name, value in values(c.model_copy(update={"methods": named}), by_method, of_seed).items():
-                found = number_shown(value, 4) if value.known else "not run"
+                found = number_shown(value, 1 if c.of == "paired" else 4) if value.known else "not run"
                 rows.append([*told, name, f"{seed}", found, verdict(c, value)])
                 told = [""] * 3
     first = [c for c in cells if c.record.cell.train_seed == 0]

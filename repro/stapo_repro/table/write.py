@@ -303,7 +303,8 @@ def readme_block(table: Table) -> str:
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
     common = [note for note in ours[0] if all(note in notes for notes in ours)] if ours else []
     what = "Base model: before training. Qwen2.5-Coder: instruction-tuned, from 4-bit weights; the paper's: not tuned."
-    own = " ".join([what, *common, ""]) if ours else ""
+    unlike = [note for notes in ours for note in notes if note.startswith("NOT ") and note not in common]
+    own = " ".join([what, *unlike, *common, ""]) if ours else ""
     more = (
         f"Italic: as the paper prints it. {own}{state_of_paper_cells(table)} All sections, notes, differences: {file}."
     )
