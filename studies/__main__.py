@@ -14,7 +14,7 @@ def pages(check: bool = False) -> int:
     Args:
         check: Write nothing; compare with what is on disk and exit 1 with a diff if it is stale.
     """
-    return command.write(_add, "studies", check=check)
+    return command.write(_add, check=check)
 
 
 def _add(files: dict[Path, bytes]) -> None:

@@ -63,8 +63,8 @@ def add_figures(files: dict[Path, bytes], block: str, drawn: Sequence[Sketch]) -
     generated.renew(files, folder / "README.md", block, gallery(drawn))
 
 
-def write(add: Add, name: str, *, check: bool) -> int:
+def write(add: Add, *, check: bool) -> int:
     """Write the pages that `add` gives, or compare them with what is on disk; returns the exit code."""
     files: dict[Path, bytes] = {}
     add(files)
-    return generated.check(files, f"python -m {name}") if check else generated.write(files)
+    return generated.write(files, check=check)

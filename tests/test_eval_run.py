@@ -256,7 +256,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
             ["nope", "t2", "--max-tokens", "--n"],
         ),
         ({"benchmarks": ""}, ["--benchmarks"]),
-        ({"model": "/nowhere"}, ["no folder /nowhere"]),
+        ({"model": "/nowhere", "judge": "/none"}, ["no folder /nowhere", "no folder /none"]),
         ({"step": "last"}, ["--step"]),
         ({"engine": "openai", "judge_scope": "all", "judge_mode": "justrl-exact"}, ["--url", "--judge-scope"]),
         ({"url": ("http://127.0.0.1:1/v1",)}, ["--url"]),

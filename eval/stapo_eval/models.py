@@ -13,6 +13,7 @@ from stapo_results.store import read_json, sha256_files
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
                     "tokenizer.model", "special_tokens_map.json")  # fmt: skip
 _LARGE = 4 << 30  # bytes that take more than seconds to read
+_GIVE = "give a folder with config.json and *.safetensors, or a hub id on a machine with network access"
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,31 @@ class ModelFiles:
         return f"{self.commit + ' ' if self.commit else ''}weights sha256:{self.weights_sha256}"
 
 
+def check_given(given: str) -> None:
+    """Raises BadInput for a folder without weights, and for what could be no hub id either: neither needs the hub."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if Path(given).is_dir():
+        weights_of(Path(given))
+        return
+    try:
+        validate_repo_id(given)
+    except HFValidationError:
+        raise BadInput(f"the model {given} is not there", found=f"no folder {given}", next_step=_GIVE) from None
+
+
 def _download(given: str, revision: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
 
     try:
         patterns = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
         return Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
     except Exception as e:  # noqa: BLE001  whatever failed, the model is not available here
-        no_id = isinstance(e, HFValidationError)  # it could be no hub id
         raise BadInput(
             f"the model {given} is neither a folder nor a model that could be downloaded",
-            found=f"no folder {given}" if no_id else message_of(e),
-            next_step="give a folder with config.json and *.safetensors, or a hub id on a machine with network access",
+            found=message_of(e),
+            next_step=_GIVE,
         ) from None
 
 

@@ -16,7 +16,7 @@ from stapo_eval.engines.options import at_least, check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, JudgePrompt, find_prompt
-from stapo_eval.models import ModelFiles, endpoint_model, find_model, weights_of
+from stapo_eval.models import ModelFiles, check_given, endpoint_model, find_model
 from stapo_eval.options import IDENTITY, MEMORY, RECORDED, Judging, RunOptions, listed, recorded
 from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
@@ -116,9 +116,11 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         checks.attempt("out", runs.check_folder, options.out, "--out")
     settings = checks.attempt("settings", parse_settings, options.settings, options.max_tokens)
     benchmarks = _benchmarks(options, checks)
-    for name, given in (("model", options.model), ("judge's model", options.judge if judged else "")):
-        if given and Path(given).is_dir() and not known:
-            checks.attempt(name, weights_of, Path(given))
+    named = [] if known else [("model", options.model, options.engine)]
+    named += [("judge's model", options.judge, options.judge_options()[0])] if judged else []
+    for name, given, engine in named:
+        if engine != "openai" or Path(given).is_dir():
+            checks.attempt(name, check_given, given)
     checks.refuse()
     assert settings is not None
     # what may take a download, or a hash of all weights, comes when the rest is right

@@ -44,8 +44,7 @@ def tables(records: Records = (), out: Path | None = None, check: bool = False) 
     from stapo_repro import pages
 
     _check_out(out, records, written=not check)
-    files = pages.table_files(records, out)
-    return generated.check(files, "stapo-repro tables") if check else generated.write(files)
+    return generated.write(pages.table_files(records, out), check=check)
 
 
 def figures(
@@ -70,8 +69,7 @@ def figures(
         print(pages.papers_figures(records))
         return 0
     _check_out(out, records, written=not check)
-    files = pages.figure_files(records, out, only, pdf)
-    return generated.check(files, "stapo-repro figures") if check else generated.write(files)
+    return generated.write(pages.figure_files(records, out, only, pdf), check=check)
 
 
 def report(

@@ -39,8 +39,14 @@ def renew(files: dict[Path, bytes], page: Path, name: str, block: str) -> None:
     files[page] = f"{head}{begin}\n{block.strip()}\n{end}{tail}".encode()
 
 
-def write(files: Mapping[Path, bytes]) -> int:
-    """Write what differs and say which; returns 0."""
+def write(files: Mapping[Path, bytes], *, check: bool = False) -> int:
+    """Write what differs and say which; or compare alone, and show differences as a diff on stderr.
+
+    Returns:
+        1 when a compared file differs, else 0.
+    """
+    if check:
+        return _check(files)
     for path, data in files.items():
         same = path.exists() and path.read_bytes() == data
         if not same:
@@ -49,12 +55,7 @@ def write(files: Mapping[Path, bytes]) -> int:
     return 0
 
 
-def check(files: Mapping[Path, bytes], command: str) -> int:
-    """Compare with what is on disk, show differences as a diff on stderr.
-
-    Returns:
-        0 when all are equal, else 1.
-    """
+def _check(files: Mapping[Path, bytes]) -> int:
     stale = [path for path, data in files.items() if not path.exists() or path.read_bytes() != data]
     for path in stale:
         print(f"stale: {path}{'' if path.exists() else ' (not there)'}", file=sys.stderr)
@@ -64,7 +65,10 @@ def check(files: Mapping[Path, bytes], command: str) -> int:
         for line in islice(difflib.unified_diff(old, new, "on disk", "generated", lineterm="", n=1), _SHOWN_LINES):
             print(f"  {line[:200]}", file=sys.stderr)
     if stale:
-        print(f"{len(stale)} of {len(files)} generated files are stale\n  next:     {command}", file=sys.stderr)
+        print(
+            f"{len(stale)} of {len(files)} generated files are stale\n  next:     the command without --check",
+            file=sys.stderr,
+        )
         return 1
     print(f"{len(files)} generated files are up to date")
     return 0

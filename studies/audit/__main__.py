@@ -20,7 +20,7 @@ def audit(table: Path | None = None, check: bool = False) -> int:
     from studies.audit import page
 
     if table is None:
-        return command.write(page.add, "studies.audit", check=check)
+        return command.write(page.add, check=check)
     Console().print(Markdown(page.text(table)))
     return 0
 

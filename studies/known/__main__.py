@@ -34,7 +34,7 @@ def known(
     from studies.known import page
 
     if not source:
-        return command.write(page.add, "studies.known", check=check)
+        return command.write(page.add, check=check)
     from stapo_eval.show import print_table
     from studies.known import scores
     from studies.known.recompute import recompute

@@ -13,7 +13,7 @@ def labels(check: bool = False) -> int:
     """
     from studies.labels import page
 
-    return command.write(page.add, "studies.labels", check=check)
+    return command.write(page.add, check=check)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def mismatch(check: bool = False) -> int:
     """
     from studies.mismatch import page
 
-    return command.write(page.add, "studies.mismatch", check=check)
+    return command.write(page.add, check=check)
 
 
 if __name__ == "__main__":

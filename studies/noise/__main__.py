@@ -31,7 +31,7 @@ def page(check: bool = False) -> int:
     """
     from studies.noise import page
 
-    return command.write(page.add, "studies.noise page", check=check)
+    return command.write(page.add, check=check)
 
 
 def collect(run_folder: tyro.conf.Positional[Path]) -> None:

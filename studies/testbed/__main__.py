@@ -55,7 +55,7 @@ def page(check: bool = False) -> int:
     """
     from studies.testbed import page
 
-    return command.write(page.add, "studies.testbed page", check=check)
+    return command.write(page.add, check=check)
 
 
 def collect(run_folder: tyro.conf.Positional[Path], out: Path) -> None:

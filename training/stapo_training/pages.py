@@ -171,5 +171,4 @@ def compose(overrides: list[str]) -> Any:
 
 def write(results: Path, *, check: bool) -> int:
     """Write the generated pages, or compare them; 1 when a compared one differs."""
-    files = render(results)
-    return generated.check(files, "stapo-train configs") if check else generated.write(files)
+    return generated.write(render(results), check=check)
