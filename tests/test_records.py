@@ -18,6 +18,7 @@ from stapo_repro import paper
 from stapo_repro.collect import laid_over
 from stapo_repro.read import check_found, load_cells, load_training_runs
 from stapo_repro.table.build import build as build_table
+from stapo_repro.table.write import to_markdown
 from stapo_repro.text import rounded
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cut, Run, StepMetrics
@@ -144,6 +145,8 @@ def test_methods_sampled_by_different_engines_are_not_compared(tmp_path):
     (notes,) = (s.footnotes for s in t.sections if s.id == "miniature")
     assert not any(row.best for row in t.rows if row.benchmark == "mini-add")
     assert "NOT SAMPLED ALIKE on mini-add at t1.0: hf: GRPO; vllm: Base model, STAPO." in notes
+    row = next(line for line in to_markdown(t, toys=True).splitlines() if line.startswith("| GRPO | 50.00"))
+    assert "<sub>by hf</sub>" in row
     record(tmp_path, seed=1, engine="hf")
     with pytest.raises(RecordError, match="different engines"):
         build_table(load_cells([tmp_path]), paper.load())

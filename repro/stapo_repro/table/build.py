@@ -38,6 +38,7 @@ class Row:
         paper_within: whether the paper's value lies in our 95 % interval; "not judged" where samples or problems are
             missing or other ones, or prompt or limit of tokens are not the paper's.
         best: the highest complete value of our rows in its column, where at least two can be compared.
+        unlike: several engines sampled its column.
     """
 
     section: str
@@ -50,6 +51,7 @@ class Row:
     minus_paper: float | None = None
     paper_within: Within = ""
     best: bool = False
+    unlike: bool = False
 
     @property
     def complete(self) -> bool:
@@ -113,9 +115,9 @@ def _mark_best(rows: Iterable[Row]) -> None:
             columns[r.benchmark, r.setting].append(r)
     for column in columns.values():
         top = max(Decimal(r.score.shown) for r in column)
-        alike = all(r.score.engines == column[0].score.engines for r in column)
+        unlike = any(r.score.engines != column[0].score.engines for r in column)
         for r in column:
-            r.best = len(column) > 1 and alike and Decimal(r.score.shown) == top
+            r.unlike, r.best = unlike, len(column) > 1 and not unlike and Decimal(r.score.shown) == top
 
 
 def _rows(
@@ -234,6 +236,8 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
             variants.add(f"{who}: the prompt has more than the paper's, {json.dumps(r.chat, ensure_ascii=False)}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
+    several = {n: of for n, of in sorted(cells.items()) if len({*map(engine_of, of)}) > 1}
+    sampled = _who([r for of in several.values() for r in of], engine_of)
     values = {
         "GRADED": {r.grader for r in records if r.grader},
         "JUDGED": {r.judge for r in records if r.judge and r.scored_by == "rule+judge"},
@@ -242,7 +246,7 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
         "TRAINED": {f"step {r.cell.step}" for r in records if r.cell.step != "base"},
     }
     return [
-        *(f"NOT SAMPLED ALIKE on {n}: {who}." for n, of in sorted(cells.items()) if (who := _who(of, engine_of))),
+        *([f"NOT SAMPLED ALIKE on {', '.join(several)}: {sampled}."] if several else []),
         *(f"NOT THE SAME COPY of {n}: {len(v)} sets of gold answers." for n, v in sorted(golds.items()) if len(v) > 1),
         *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in values.items() if len(v) > 1),
         *sorted(variants),

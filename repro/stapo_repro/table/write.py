@@ -35,8 +35,8 @@ _BESIDE = (
 _LEGEND = (
     "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
     "problems and samples and, with several training seeds, over those. N: samples a problem, x problems. Cut: the "
-    "share of responses that met the limit of tokens. Bold: a size's best complete value in a column, of one engine's, "
-    "and what is incomplete."
+    "share of responses that met the limit of tokens. By: the engine, in a column that several sampled; between them "
+    "nothing is compared. Bold: a size's best complete value in a column of one engine, and what is incomplete."
 )
 
 
@@ -106,6 +106,10 @@ def _cut(r: Row) -> str:
     return shown(share, 1) + " %" * (not math.isnan(share))
 
 
+def _by(r: Row) -> str:
+    return f"by {', '.join(sorted({name for _, name in r.score.engines}))}" if r.score.engines else ""
+
+
 def _cell(first: Row, second: Row) -> str:
     small, a, b = [], first.score.percent, second.score.percent
     if "run" in (first.score.status, second.score.status):
@@ -114,6 +118,9 @@ def _cell(first: Row, second: Row) -> str:
         small.append((texts[0], "") if texts[0] == texts[1] else texts)
     if not all(math.isnan(r.score.truncated) for r in (first, second)):
         small.append((f"cut {_cut(first)}", _cut(second)))
+    if first.unlike or second.unlike:
+        texts = _by(first), _by(second)
+        small.append((texts[0], "") if texts[0] == texts[1] else texts)
     return _both(_number(first), _number(second), *small)
 
 
