@@ -93,7 +93,7 @@ class Score:
 
     @property
     def is_base(self) -> bool:
-        """An untrained model: one model, whose seeds are not drawn."""
+        """A base model: one model, whose seeds are not drawn."""
         return all(c.record.cell.step == "base" for c in self.cells)
 
     @cached_property

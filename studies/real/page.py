@@ -58,7 +58,7 @@ def statements(run: LoggedRun) -> list[list[str]]:
     every, region = (sum(c[key] for c in counts) for key in ("tokens", "region"))
     said = f"{region:,} of {every:,} tokens, {small_percent(region / every)}"
     # the paper's is a statement on its trainings, after their warm-up
-    out = [["Below 0.01 % of the tokens are silenced", "Figure 6", said, "untrained: no verdict"]]
+    out = [["Below 0.01 % of the tokens are silenced", "Figure 6", said, "base: no verdict"]]
     norms = [q.norm.mean if q.norm.known else 0.0 for q in four]
     high, low, rare_high, rare_low = (shown(x, 3) for x in norms)
     more = sums.difference(("norm silenced", "silenced"), ("norm kept", "kept"))
@@ -138,7 +138,7 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
         "## Trainings",
         "",
         "Means of the first five steps to means of the last five. Minutes: without attempts that were killed. "
-        "Candidates: of masks over rare tokens.",
+        "Candidates: of masks over rare tokens. On a CPU the suite's own sampler writes the responses, on a GPU vLLM.",
         "",
     ]
     of_size = [r for r in runs if r.size == claims.SIZE]
@@ -146,7 +146,7 @@ def trained(runs: Sequence[TrainingRun], records: Path) -> list[str]:
     lines += _below_justrl([r for r in of_size if r.seed == 0])
     for r in of_size:
         if r.method == "stapo" and (r.folder / token_log.FOLDER).is_dir():
-            lines += silenced(load(r.folder), r.seed)
+            lines += silenced(load(r.folder), r)
     return lines
 
 
@@ -179,18 +179,28 @@ def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
         sums = {part: sum(s[part] for s in steps) for part in ("tokens", "rare", "region", "mini_batches")}
         texts = [f"{n:,}" for n in (sums["tokens"], positive, sums["rare"], sums["region"])]
         rows.append([name, f"{len(steps)}", *texts, f"{several} of {sums['mini_batches']}"])
-    head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
+    head = (
+        "Run",
+        "Steps",
+        "Response tokens",
+        "With A > 0",
+        "Of these rare",
+        "Of them S2T's",
+        "Mini-batches with two or more",
+    )
     said = "Of whole trainings: rare tokens, those that S2T would silence, mini-batches with two rare ones or more."
     return [said, "", *(grid(head, rows) if rows else ["Not run."]), ""]
 
 
 def _below_justrl(runs: Sequence[TrainingRun]) -> list[str]:
     """In how many late steps a method's entropy is below JustRL's, which met the same prompts."""
-    entropy = {r.method: r.series("token_entropy_mean") for r in runs}
-    late = [i for i in entropy.get("justrl", {}) if i > curves.WARM_UP]
+    entropy = {r.method: (r.series("token_entropy_mean"), r.machine) for r in runs}
+    theirs, machine = entropy.pop("justrl", ({}, ""))
+    late = [i for i in theirs if i > curves.WARM_UP]
     texts = [
-        f"{method_label(m)}'s in {sum(of[i] < entropy['justrl'][i] for i in late)} of {len(late)}"
-        for m, of in entropy.items() if m != "justrl" and {*late} <= {*of}
+        f"{method_label(m)}'s{f' (on the {where})' if where != machine else ''} in "
+        f"{sum(of[i] < theirs[i] for i in late)} of {len(late)}"
+        for m, (of, where) in entropy.items() if {*late} <= {*of}
     ]  # fmt: skip
     if not late or not texts:
         return []
@@ -198,7 +208,7 @@ def _below_justrl(runs: Sequence[TrainingRun]) -> list[str]:
     return [f"{said}{', '.join(texts)} steps. Steps of one training are no sample: no interval.", ""]
 
 
-def silenced(run: LoggedRun, seed: int) -> list[str]:
+def silenced(run: LoggedRun, training: TrainingRun) -> list[str]:
     """Every token that a training silenced, by step."""
     found = [numbers.case(run.vocabulary, row, "") for row in run.records(np.flatnonzero(run.rows["silenced"]))]
     rows = [
@@ -208,15 +218,17 @@ def silenced(run: LoggedRun, seed: int) -> list[str]:
         for c in sorted(found, key=lambda c: (c["step"], c["prompt_id"], c["sample"], c["position"]))
     ]  # fmt: skip
     head = ("Step", "Token in its context", "p", "H (nats)", "A", "Top 5")
-    every = sum(c["tokens"] for c in numbers.by_step(run))
+    every, steps = sum(c["tokens"] for c in numbers.by_step(run)), sum(s.step > 0 for s in training.steps)
+    known = len(training.series("threshold"))
     entropies = np.array([c["entropy"] for c in found])
     quartiles = ", ".join(shown(float(q)) for q in np.quantile(entropies, (0.25, 0.5, 0.75)))
     bound = next(c.low for c in claims.load().claims if c.id == "threshold")
     return [
-        f"## What STAPO silenced with seed {seed}: all {len(rows)} of {every:,} tokens",
+        f"## What STAPO silenced with seed {training.seed}: all {len(rows)} of {every:,} tokens",
         "",
-        f"Their entropies have the quartiles {quartiles} nats. {(entropies < bound).sum()} of them are below {bound:g} "
-        "nats. The claim that nothing silenced has a low entropy measures the threshold alone.",
+        f"In the mean {len(rows) / steps:.1f} of a step's {every / steps:,.0f}. Their entropies have the quartiles "
+        f"{quartiles} nats. {(entropies < bound).sum()} of them are below {bound:g} nats. The claim that nothing "
+        f"silenced has a low entropy measures the threshold alone, which {known} of the {steps} steps have.",
         "",
         *grid(head, rows, 2),
         "",
@@ -260,7 +272,7 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
     of = probes(records)
     head = (
         "# A real model\n\nFirst its trainings and what was claimed of them, then engines and a judge, then the "
-        "untrained model's own responses, of which `stapo-train probe` made the logs."
+        "base model's own responses, of which `stapo-train probe` made the logs."
     )
     asked = [line for name, (run, how) in of.items() for line in section(run, name, how)] or [_NOT_RUN]
     folders = (records, records.parent / ENGINES, records.parent / JUDGE)

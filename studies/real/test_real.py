@@ -192,7 +192,7 @@ def test_statements_by_hand(tmp_path: Path) -> None:
     others += [logs.row(**common, logprob=math.log(0.9), entropy=0.2, collision=0.82)] * 6
     said = page.statements(load(logs.write(tmp_path, rare, others, mode="on")))
     # norms: sqrt(1 - 2 p + sum of squares), with p = exp(-7) of rare tokens
-    assert said[0][2:] == ["4 of 16 tokens, 25.0000 %", "untrained: no verdict"]
+    assert said[0][2:] == ["4 of 16 tokens, 25.0000 %", "base: no verdict"]
     assert said[1][2].startswith("1.378 against 1.083; of frequent tokens 0.548 and 0.141; ")
     assert [line[3] for line in said[1:4]] == ["holds", "does not hold", "holds for most"]
     assert said[3][2] == "by the lemma's sign it rises at 0.0 %, 0.0 %, 100.0 %, 100.0 % of the four"
@@ -205,7 +205,8 @@ def test_the_page_shows_every_token_that_the_training_counted() -> None:
     of_two_updates = [
         s.values["actor/selector/silenced_tokens"] for s in read(run / "metrics.jsonl", StepMetrics) if s.step
     ]
-    assert page.silenced(load(run), 0)[0].startswith(
+    (training,) = load_training_runs([run])
+    assert page.silenced(load(run), training)[0].startswith(
         f"## What STAPO silenced with seed 0: all {2 * sum(of_two_updates):.0f} of "
     )
 

@@ -295,13 +295,14 @@ def _entropy_ends(runs: Runs) -> str:
     return f"Entropy: {', '.join(texts)} nats"
 
 
-def share_after(runs: Sequence[TrainingRun], last: int = WARM_UP) -> tuple[float, float] | None:
+def share_after(runs: Sequence[TrainingRun], last: int = WARM_UP) -> tuple[float, float, float] | None:
     """Percent of the response tokens that were silenced after the step `last`, as a mean over later steps and seeds,
-    and the percent of these steps below 0.01 %; None where no step has the share."""
+    and the percent of these steps below 0.01 %, and of those without one; None where no step has the share."""
     values = [100 * v for r in runs for step, v in r.series(SILENCED.metric).items() if step > last]
     if not values:
         return None
-    return math.fsum(values) / len(values), 100 * sum(v < _BOUND for v in values) / len(values)
+    n = len(values)
+    return math.fsum(values) / n, 100 * sum(v < _BOUND for v in values) / n, 100 * values.count(0) / n
 
 
 def silenced_share(g: Group) -> Sketch | None:
@@ -313,8 +314,9 @@ def silenced_share(g: Group) -> Sketch | None:
     texts = []
     for method in g.methods:
         if after := share_after(g.runs_of(method)):
-            share, below = after
-            texts.append(f"{name_of(method)} {share:.2g} % (below 0.01 % in {below:.0f} % of the steps)")
+            share, below, none = after
+            part = f"below 0.01 % in {below:.0f} % of the steps, none in {none:.0f} %"
+            texts.append(f"{name_of(method)} {share:.2g} % ({part})")
     finding = f"Silenced after step {WARM_UP}: {'; '.join(texts)}" if texts else ""
     more = f"{finding}. " if finding else ""
     return training(g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=finding)
