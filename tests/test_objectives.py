@@ -191,7 +191,7 @@ def test_lp_regs_proxy_is_what_min_p_leaves() -> None:
     found = proxy_logprob(p[[0, 0, 1]].log(), torch.tensor([2, 3, 0]), 0.02)
     assert found.exp().tolist() == pytest.approx([0.1 / 0.99, 0.0, 0.25])
     # at temperature 0.5 the squares count: 0.6^2, 0.29^2 and 0.1^2 = 0.0278 x 0.36 are left
-    (found,) = proxy_logprob(p[:1].log(), torch.tensor([2]), 0.02, torch.tensor([0.5])).exp().tolist()
+    (found,) = proxy_logprob(p[:1].log() / 0.5, torch.tensor([2]), 0.02).exp().tolist()
     assert found == pytest.approx(0.01 / (0.36 + 0.0841 + 0.01))
 
 

@@ -47,7 +47,7 @@ def test_distributions_against_float64(dtype: torch.dtype, spread: float) -> Non
     logits = (spread * torch.randn(40, 40_000, generator=g)).to(dtype)
     logits[0], logits[1, 7:] = 1.0, -math.inf  # all equal; seven possible
     chosen, temperature = torch.randint(0, 7, (40,), generator=g), 0.5 + torch.rand(40, generator=g)
-    found = token_distribution(logits, chosen, 5, temperature)
+    found = token_distribution(logits.float() / temperature[:, None], chosen, 5)
     logp = (logits.double() / temperature.double()[:, None]).log_softmax(-1)
     p = logp.exp()
     close = {"rtol": 1e-5, "atol": 1e-5}

@@ -14,6 +14,7 @@ import tyro
 
 from stapo_eval.benchmarks import benchmarks
 from stapo_eval.options import Judging, Preset, RunOptions
+from stapo_eval.show import print_table
 from stapo_results.errors import BadInput
 from stapo_results.terminal import check_command, duration, run_main
 
@@ -100,8 +101,6 @@ def grade(
     cut = first_tokens(tokenizer, max_tokens) if max_tokens or tokenizer else None
     limits = Limits(seconds, memory_mib, workers)
     if all_presets:
-        from stapo_eval.show import print_table
-
         report = grade_all(Path(input), Path(output), limits, verdicts, use_answer_line=answer_line, cut=cut)
         title = f"{report['responses']:,} responses; in {report['without_answer']:,} of them `ours` finds no answer"
         columns = ("grader", "calls right", "right, ours wrong", "right, ours finds no answer", "wrong, ours right")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Chat, Decoding, card_setting, encode_chat, parse_settings
-from stapo_eval.engines import Key
-from stapo_eval.engines.base import load_tokenizer
+from stapo_eval.engines.base import Key, load_tokenizer
 from stapo_eval.engines.options import at_least, check_options, copies_of
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge

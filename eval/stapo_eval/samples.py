@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from stapo_eval.decoding import NEUTRAL, encode_chat, prompt
-from stapo_eval.engines import Engine, Finished, Key, Request, key_of
+from stapo_eval.engines.base import Engine, Finished, Key, Request, key_of, load_tokenizer
 from stapo_eval.plan import EvaluationPlan
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -29,8 +29,6 @@ def requests_of(plan: EvaluationPlan, engine: Engine) -> list[Request]:
 
 def longest(plan: EvaluationPlan) -> int:
     """Tokens of the longest prompt and the longest response together."""
-    from stapo_eval.engines.base import load_tokenizer  # transformers takes seconds
-
     tokenizer = load_tokenizer(plan.model)
     texts = {prompt(p.problem) for c in plan.cells for p in c.problems}
     return max(len(encode_chat(tokenizer, text, plan.options.chat)) for text in texts) + plan.options.max_tokens

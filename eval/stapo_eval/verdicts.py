@@ -6,10 +6,10 @@ reply is on record before the next is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 
-from stapo_eval.engines import Engine, make_engine
+from stapo_eval.engines import make_engine
 from stapo_eval.grading.pool import Item, Outcome, grade
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import grader_version
@@ -97,29 +97,20 @@ def _judge(
         checked = len(answered)
         kind, options = plan.options.judge_options()
         threads, dtype = plan.run.config["threads"], plan.run.config["dtype"]
-        with (
-            closing(make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options)) as engine,
-            _timed(folder, engine),
-        ):
-            for judgements in asking.ask(first, judge, engine, known):
-                store.append(path, judgements)
-                known |= {j.key: j for j in judgements}
-                answered += judgements
-                display.update(len(answered), len(first))
-                if len(answered) - checked >= asking.MOST_UNCLEAR * len(first):
-                    check(answered, len(first))
-                    checked = len(answered)
+        with closing(make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options)) as engine:
+            try:
+                for judgements in asking.ask(first, judge, engine, known):
+                    store.append(path, judgements)
+                    known |= {j.key: j for j in judgements}
+                    answered += judgements
+                    display.update(len(answered), len(first))
+                    if len(answered) - checked >= asking.MOST_UNCLEAR * len(first):
+                        check(answered, len(first))
+                        checked = len(answered)
+            finally:  # however it ends but by a kill
+                folder.save(judging_seconds=round((folder.record.judging_seconds or 0.0) + engine.busy, 3))
     check(list(known.values()))
     return {i: known[key] for (i, _), key in zip(questions, keys, strict=True)}
-
-
-@contextmanager
-def _timed(folder: OpenRun, judge: Engine) -> Iterator[None]:
-    """Adds the judge's seconds to the run's record, however it ends but by a kill."""
-    try:
-        yield
-    finally:
-        folder.save(judging_seconds=round((folder.record.judging_seconds or 0.0) + judge.busy, 3))
 
 
 def _questions(

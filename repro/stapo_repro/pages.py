@@ -19,7 +19,6 @@ from stapo_results.errors import BadInput
 
 _RESULTS = paper.checkout() / "results"
 _RECORDS = _RESULTS / "records"
-_TIMED_WITH = ("torch", "verl", "vllm", "transformers", "triton")
 _FIRST = "qwen2.5-coder-0.5b_training_curves"
 """The README's picture."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -147,27 +147,19 @@ def folder() -> Path:
     return checkout() / "results" / "paper"
 
 
-Transcribed = TypeVar("Transcribed", bound=BaseModel)
-
-
-def transcribed(name: str, kind: type[Transcribed], path: Path | None = None) -> Transcribed:
-    """A file of the transcribed numbers; `path` names another one of the same kind.
+def load(path: Path | None = None) -> PaperTable:
+    """The transcribed table; `path` names another one.
 
     Raises:
         BadInput: no such file (an installation without its checkout).
         RecordError: the file does not validate.
     """
-    path = path or folder() / name
+    path = path or folder() / "main_table.json"
     if not path.is_file():
         raise BadInput(
-            f"no such {Path(name).stem}",
+            "no such main_table",
             found=path,
-            expected=f"a file in the form of results/paper/{name}",
+            expected="a file in the form of results/paper/main_table.json",
             next_step="run from a checkout of the repository with an editable installation (pip install -e .)",
         )
-    return read_json(path, kind)
-
-
-def load(path: Path | None = None) -> PaperTable:
-    """The transcribed table; raises as `transcribed`."""
-    return transcribed("main_table.json", PaperTable, path)
+    return read_json(path, PaperTable)

@@ -19,7 +19,6 @@ from itertools import chain
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded
@@ -109,10 +108,6 @@ class Score:
         finished = ends["stop"] + ends["length"]
         return 100 * ends["length"] / finished if finished else math.nan
 
-    def matrix(self) -> NDArray[np.float64]:
-        """Problem means (Q, S), columns in the order of the seeds."""
-        return np.array([list(self.by_seed[s].values()) for s in sorted(self.by_seed)]).T
-
 
 def engine_of(r: CellRecord) -> str:
     """The name of the engine that sampled, without its version."""
@@ -168,8 +163,7 @@ def score(cells: Sequence[Loaded]) -> Score:
     by_seed = {s: dict(zip(ids, problem_means(list(r.values())).tolist(), strict=True)) for s, r in samples.items()}
     sampling = [sampling_se(list(r.values())) for r in samples.values()]
     together = [[x for r in samples.values() for x in r[i]] for i in ids]
-    values = np.array([list(m.values()) for m in by_seed.values()]).T
-    estimate = _over_seeds([values], clustered(together), sampling)
+    estimate = _over_seeds([by_seed], clustered(together), sampling)
     return Score(
         "run" if estimate.known else "incomplete",
         shown(100 * estimate.mean),
@@ -181,9 +175,10 @@ def score(cells: Sequence[Loaded]) -> Score:
     )
 
 
-def _over_seeds(matrices: Sequence[NDArray[np.float64]], pooled: Number, sampling: Sequence[float]) -> Number:
-    """The number of matrices (Q, S), or with one seed `pooled`, which is over the samples of all seeds. Where a problem
-    has no sample, only the seeds' means are known. `sampling`: standard errors of the parts that it is the mean of."""
+def _over_seeds(parts: Sequence[dict[int, dict[str, float]]], pooled: Number, sampling: Sequence[float]) -> Number:
+    """The number of parts, each a `Score.by_seed`, or with one seed `pooled`, which is over the samples of all seeds.
+    Where a problem has no sample, only the seeds' means are known. `sampling`: standard errors of the parts."""
+    matrices = [np.array([list(m.values()) for m in part.values()]).T for part in parts]  # (Q, S), by seed
     if matrices[0].shape[1] == 1:
         number = replace(pooled, se_problems=pooled.se, seeds=(pooled.mean,))
     elif any(np.isnan(m).any() for m in matrices):
@@ -218,7 +213,7 @@ def average(parts: Sequence[Score]) -> Score:
     if seeds_differ(have):
         return Score("incomplete", "seeds differ")
     pooled = average_estimate([p.estimate for p in have])
-    estimate = _over_seeds([p.matrix() for p in have], pooled, [p.estimate.se_sampling for p in have])
+    estimate = _over_seeds([p.by_seed for p in have], pooled, [p.estimate.se_sampling for p in have])
     worst = min(have, key=lambda p: (p.fewest_samples / p.estimate.samples, p.estimate.samples))
     return Score(
         "run",

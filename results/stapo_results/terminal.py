@@ -17,6 +17,7 @@ from typing import Self, TextIO
 
 from stapo_results import safe_path
 from stapo_results.errors import BadInput, RunFailed, StapoError, near_name
+from stapo_results.store import write_atomic
 
 PLAIN_SECONDS = 60.0
 REDRAW_SECONDS = 0.25
@@ -105,8 +106,6 @@ def report_progress(stage: str, done: int, total: int, **values: float | str) ->
     """Say to the driver, if one started this command, that `done` of `total` units of `stage` are finished; `values`
     are shown as they are (reward, entropy)."""
     if path := os.environ.get(PROGRESS):
-        from stapo_results.store import write_atomic  # here: a command starts without pydantic
-
         write_atomic(path, json.dumps({"stage": stage, "done": done, "total": total, "values": values}))
 
 

@@ -6,9 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
 from stapo_eval.engines.base import Engine, EngineSpec, Finished, Request, failed, load_tokenizer
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed, message_of
+from stapo_results.generation import Drawing, Sampler
 from stapo_results.memory import return_memory, usable_memory
 from stapo_results.shapes import positions_held, rows_held
 from stapo_results.stop_tokens import stop_token_ids
@@ -38,12 +43,6 @@ class HfEngine(Engine):
     def __init__(
         self, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0, max_model_len: int = 0
     ):
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
-        from transformers.utils import logging
-
-        from stapo_results.generation import Sampler
-
         logging.disable_progress_bar()
         if threads:
             torch.set_num_threads(threads)
@@ -74,8 +73,6 @@ class HfEngine(Engine):
         self.loaded(EngineSpec("hf", self.sampler.exact, context, places))
 
     def submit(self, request: Request) -> None:
-        from stapo_results.generation import Drawing
-
         prompt, d = request.prompt, request.decoding
         how, most = Drawing(d.temperature, d.top_p, d.top_k, d.min_p), min(d.max_tokens, self.context - len(prompt))
         self.sampler.add(request, prompt, request.seed, how, most)
@@ -124,9 +121,6 @@ class HfEngine(Engine):
 def _beside_weights(model: ModelFiles, config: Any, dtype: Any, rows: int, position_bytes: int, context: int) -> int:
     """Bytes that are free beside a model's weights. Refuse one that leaves too few for the keys and values of so many
     rows of so many positions: the kernel would end the process without a word."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     free = usable_memory()[1]
     if getattr(config, "quantization_config", None):  # how many bytes a number takes is the quantizer's own affair
         weights = sum(f.stat().st_size for f in Path(model.folder).glob("*.safetensors"))

@@ -36,7 +36,7 @@ class VllmEngine(Engine):
         dtype: str = "auto",
         tensor_parallel: int = 1,
         max_model_len: int = 0,
-        arguments: dict[str, Any] | None = None,
+        arguments: dict[str, Any],
     ):
         # vLLM reads these when it is imported
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -51,7 +51,6 @@ class VllmEngine(Engine):
                 found=e,
                 next_step="tox -e eval (a GPU) or tox -e vllm (a CPU) makes an environment with it; or use --engine hf",
             ) from None
-        arguments = arguments or {}
         for name in arguments.keys() - (known := vllm.EngineArgs.__dataclass_fields__):
             next_step = f"{near_name(name, known)}vllm serve --help lists all"
             raise BadInput("vLLM's engine has no such argument", found=f"--vllm {name}", next_step=next_step)

@@ -71,11 +71,6 @@ class Limits:
 
 Progress = Callable[[int, int], None]  # called with (distinct answers decided, distinct answers)
 
-
-def _silent(done: int, total: int) -> None:
-    """Tells nobody of the progress."""
-
-
 _LEAST_MEMORY_MIB = 8  # beyond a worker's imports; with less no algebra fits
 _MOST_WORKERS = 1024
 
@@ -162,11 +157,6 @@ def _verdict(
     return reason, time.perf_counter() - began, extracted
 
 
-def _text_of(item: Item) -> str | None:
-    """The answer of an item whose grading came to no end; a whole response is none."""
-    return None if item.options.preset == "math-verify" else item.answer
-
-
 class _Grader:
     """One grading process, its pipe, and the item that it grades."""
 
@@ -233,7 +223,8 @@ class Pool:
             if reason in ("memory", "error") and g.jobs > 1:
                 again.append(item)
             else:
-                known = found if reason in ("match", "mismatch") else _text_of(item)
+                answer = None if item.options.preset == "math-verify" else item.answer  # a whole response is none
+                known = found if reason in ("match", "mismatch") else answer
                 done(item, Outcome(reason == "match", reason, seconds, known))
 
         while waiting or again or any(g.item for g in self.graders):
@@ -285,7 +276,7 @@ class Pool:
             )
         return code
 
-    def grade(self, items: Sequence[Item], progress: Progress = _silent) -> list[Outcome]:
+    def grade(self, items: Sequence[Item], progress: Progress = lambda *_: None) -> list[Outcome]:
         """One outcome an item, in order. Items that need no algebra are decided here; no process starts for them.
 
         Raises:
@@ -315,7 +306,7 @@ class Pool:
         return [outcomes[i] for i in items]
 
 
-def grade(items: Sequence[Item], limits: Limits | None = None, progress: Progress = _silent) -> list[Outcome]:
+def grade(items: Sequence[Item], limits: Limits | None = None, progress: Progress = lambda *_: None) -> list[Outcome]:
     """`Pool.grade` with processes of its own."""
     with Pool(limits) as pool:
         return pool.grade(items, progress)

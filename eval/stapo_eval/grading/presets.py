@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from stapo_eval.grading import library
-from stapo_eval.grading.rules import Gold, Options, are_parts, check_preset, full, in_one, listed, quick
+from stapo_eval.grading.rules import Gold, Options, are_parts, full, in_one, listed, quick
 from stapo_eval.grading.text import is_whole, key, marked, number, same_whole
 from stapo_eval.grading.values import measured
 from stapo_results.answers import answer_line, final_boxes, last_boxed
@@ -25,11 +25,7 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
 
     Args:
         use_answer_line: without a box, take what follows "Answer:" or "The answer is".
-
-    Raises:
-        BadInput: the preset does not exist.
     """
-    check_preset(preset)
     if preset == "math-verify":
         return response
     answer = last_boxed(response)
@@ -64,11 +60,10 @@ def decide(gold: Gold, answer: str, options: Options) -> tuple[bool | None, str 
     """(verdict, answer that was found): in a process that may be killed. (None, None) where no answer was found."""
     if options.preset == "math-verify":
         return library.grade(in_one(gold), answer)
-    if options.preset == "justrl":
-        return _justrl(in_one(gold), answer), answer
-    if options.preset == "strict":
-        return _strict(in_one(gold), answer), answer
-    return full(gold, answer, options), answer
+    verdict = decide_quickly(gold, answer, options)
+    if verdict is None:
+        verdict = full(gold, answer, options) if options.preset == "ours" else _justrl(in_one(gold), answer)
+    return verdict, answer
 
 
 Rows = tuple[tuple[re.Pattern[str], str], ...]
@@ -175,12 +170,9 @@ def _justrl_quickly(gold: str, answer: str) -> bool | None:
 
 
 def _justrl(gold: str, answer: str) -> bool:
-    """The whole rule. Call it in a process that may be killed."""
+    """The second form's verdict. Call it in a process that may be killed."""
     if "\\boxed" in gold:
         gold = last_boxed(gold) or gold
-    decided = _justrl_quickly(gold, answer)
-    if decided is not None:
-        return decided
     g, a = (_apply(_LOOSE, x.strip()).lower() for x in (gold, answer))
     if g == a:
         return True

@@ -43,12 +43,6 @@ def in_one(gold: Gold) -> str:
     return gold if isinstance(gold, str) else ", ".join(gold)
 
 
-def check_preset(preset: str) -> None:
-    """Raises BadInput for a preset that does not exist."""
-    if preset not in (known := get_args(Preset)):
-        raise BadInput("this grader preset does not exist", found=preset, expected=" | ".join(known))
-
-
 @dataclass(frozen=True)
 class Options:
     """What a benchmark says about comparing.
@@ -68,7 +62,8 @@ class Options:
     preset: str = "ours"
 
     def __post_init__(self) -> None:
-        check_preset(self.preset)
+        if self.preset not in (known := get_args(Preset)):
+            raise BadInput("this grader preset does not exist", found=self.preset, expected=" | ".join(known))
         if self.unordered and self.ordered:
             raise BadInput("a list cannot be both ordered and unordered", next_step="leave one of them out")
 
@@ -144,15 +139,12 @@ def _written_otherwise(gold: str, answer: str, terms: Terms) -> bool:
 
 
 def full(gold: Gold, answer: str, options: Options) -> bool:
-    """The verdict. May take any time and memory: call it in a process that may be killed.
+    """The verdict where `quick` has none. May take any time and memory: call it in a process that may be killed.
 
     Raises:
         Exception: whatever math-verify or sympy raise on an answer that they cannot take.
     """
     gold = _sought(gold)
-    decided = quick(gold, answer, options)
-    if decided is not None:
-        return decided
     tolerance = None if options.tolerance is None else Fraction(str(options.tolerance))
     terms = Terms(options.unit.strip().strip("$").strip(), tolerance, options.ordered)
     if any(_CROSS.search(x) for x in (answer, in_one(gold))):

@@ -212,7 +212,6 @@ def laid_out(counts: Mapping[str, int], colour: str) -> WordCloud:
 
 
 def _cloud(axes: Axes, counts: dict[str, int], colour: str) -> None:
-    axes.set_axis_on()
     axes.spines[:].set_visible(False)
     if len(counts) < _FEWEST:
         style.nothing(axes, f"fewer than {_FEWEST} different words: no cloud" if counts else "no such token")

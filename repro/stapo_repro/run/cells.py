@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro import labels
-from stapo_repro.run import cost
-from stapo_repro.run.cost import MACHINES, Cost
+from stapo_repro.run.cost import MACHINES, STEPS, Cost
 from stapo_repro.run.stages import Stage
 from stapo_results.errors import BadInput
 from stapo_results.sizes import MINI
@@ -126,7 +125,7 @@ class Origin(ABC):
 
     def steps(self) -> int:
         """Of a training, by default."""
-        return cost.STEPS
+        return STEPS
 
     def judge(self) -> str:
         """Of the evaluations, by default."""

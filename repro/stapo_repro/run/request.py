@@ -13,7 +13,7 @@ import tyro
 from stapo_repro import labels
 from stapo_repro.paper import TAU_P, Q, variant, with_values
 from stapo_repro.run.cells import CellRequest, Model
-from stapo_repro.run.cost import MACHINES
+from stapo_repro.run.cost import MACHINES, STEPS
 from stapo_repro.run.origins import ORIGINS
 from stapo_results.errors import BadInput, near_name
 from stapo_results.sizes import MINI
@@ -89,6 +89,8 @@ def run(
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
                        next_step=f"--hardware {' | '.join(origin.hardware)}; without a GPU: {_EXAMPLE}")  # fmt: skip
     numbers = seeds_of(seeds) or (0,)
+    if steps is None:
+        steps = origin.quick_steps if quick else origin.steps()
     if experiment == "miniature":
         methods = sorted(dict(named), key=[*labels.METHOD_LABELS, *dict(named)].index)  # one order, however named
         return cpu_run(
@@ -114,8 +116,6 @@ def run(
     for method, size in named:
         its_seeds = (0,) if method == labels.BASE else numbers
         models += [Model(method, size, seed, validation_every=every) for seed in its_seeds]
-    if steps is None:
-        steps = origin.quick_steps if quick else origin.steps()
     return CellRequest(
         experiment, origin, tuple(models), steps, quick, out, same, commands, dry_run, data_dir=folder, jobs=jobs,
         weights=weights and weights.resolve(), **values,
@@ -128,16 +128,14 @@ def _flags(names: Sequence[str]) -> str:
 
 def cpu_run(
     out: Path, methods: Sequence[str], *, quick: bool = False, seeds: tuple[int, ...] = (0,),
-    steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False, jobs: int = 0,
+    steps: int = STEPS, hardware: str = "cpu", rebuild_base: bool = False, dry_run: bool = False, jobs: int = 0,
 ) -> CellRequest:  # fmt: skip
-    """The miniature with these methods; steps None takes the default."""
+    """The miniature with these methods."""
     same: dict[str, Any] = {"methods": list(methods), "seeds": list(seeds)}
     same |= {"rebuild_base": True} if rebuild_base else {}
     same |= {} if hardware == "cpu" else {"hardware": hardware}
     models = (Model(labels.BASE, MINI), *(Model(m, MINI, s) for s in seeds for m in methods))
     origin = ORIGINS["miniature"]
-    if steps is None:
-        steps = origin.quick_steps if quick else origin.steps()
     return CellRequest(
         "miniature", origin, models, steps, quick, out, same, programs(), dry_run, hardware, rebuild_base,
         judge=origin.judge(), jobs=jobs,

@@ -99,9 +99,6 @@ class StageState(BaseModel, extra="forbid", frozen=True):
     status: Literal["running", "done", "failed", "interrupted"] = "done"
 
 
-_NEVER = StageState(name="", attempts=1, code="", status="interrupted")
-
-
 class Stages(Record):
     """stages.json of a driver's folder, in the order in which the stages ended."""
 
@@ -374,7 +371,7 @@ class StageRunner:
 
     def _show(self, working: Sequence[Work], stages: Sequence[Stage], kept: set[str]) -> None:
         """A line a running stage, and the time that is left; then wait a little."""
-        done = [s for s in stages if s.name in kept or self.states.get(s.name, _NEVER).status == "done"]
+        done = [s for s in stages if s.name in kept or (s.name in self.states and self.states[s.name].status == "done")]
         spent = {w.stage.name: w.seconds for w in working}
         # what is on record of a stage that was resumed may lack an attempt
         ended = {s.name: self.states[s.name].seconds for s in done if self.states[s.name].attempts == 1}

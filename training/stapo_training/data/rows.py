@@ -11,10 +11,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from stapo_results.answers import INSTRUCTION, strip_boxes
-from stapo_results.schema import Record
+from stapo_results.schema import Part, Record
 from stapo_results.store import write_atomic
 
 RECORD = "data.json"
@@ -106,11 +104,7 @@ def parquet_content_sha256(path: Path) -> str:
     return content_sha256(pq.read_table(path).to_pylist())
 
 
-class _RecordPart(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SourceInfo(_RecordPart):
+class SourceInfo(Part):
     """`name` is a file's name or the hub's id; `revision` the hub's commit, "" for a local file."""
 
     name: str
@@ -119,7 +113,7 @@ class SourceInfo(_RecordPart):
     rows: int
 
 
-class FileInfo(_RecordPart):
+class FileInfo(Part):
     """`content_sha256` is `rows.content_sha256`: it does not depend on the writer of the Parquet file."""
 
     file: str

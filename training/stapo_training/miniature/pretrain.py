@@ -113,13 +113,10 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     return recipe.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: int) -> list[float]:
+def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: int) -> None:
     """Train `model` in place, one batch of `recipe.batch` consecutive examples a step.
 
     Deterministic for a given number of threads. Padding is on the right, so causal attention needs no mask.
-
-    Returns:
-        The loss of each step, in nats a token.
     """
     import torch
 
@@ -132,7 +129,6 @@ def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: in
         groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.98))
         model.train()
-        losses: list[float] = []
         with Display(every=5) as display:
             for step in range(1, recipe.steps + 1):
                 ids_BT, labels_BT = collate(examples[(step - 1) * recipe.batch : step * recipe.batch], pad_id)
@@ -147,11 +143,10 @@ def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: in
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-                losses.append(loss.item())
-                report_progress("base", step, recipe.steps, loss=round(losses[-1], 4))
-                display.show(f"base model: step {step} of {recipe.steps}, loss {losses[-1]:.3f}", step / recipe.steps)
+                nats = loss.item()
+                report_progress("base", step, recipe.steps, loss=round(nats, 4))
+                display.show(f"base model: step {step} of {recipe.steps}, loss {nats:.3f}", step / recipe.steps)
         model.eval()
-        return losses
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)

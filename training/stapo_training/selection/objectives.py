@@ -44,11 +44,3 @@ def sequence_mean(loss_N: torch.Tensor, keep_N: torch.Tensor, sequence_N: torch.
     total_S = loss_N.new_zeros(sequences).index_add_(0, sequence_N, loss_N * keep_N)
     count_S = loss_N.new_zeros(sequences).index_add_(0, sequence_N, keep_N.to(loss_N.dtype))
     return (total_S / count_S.clamp(min=1)).mean()
-
-
-def weighted_reinforce_advantage(reward_G: torch.Tensor, weight: float = 0.1) -> torch.Tensor:
-    """`weight` for a right response, -1 for a wrong one, without a baseline: (G,).
-
-    W-REINFORCE (Zhu et al. 2025, 2506.01347; lambda = 0.1 in its published script, whose rewards are 0 and 1).
-    """
-    return torch.where(reward_G > 0, weight, -1.0)

@@ -70,14 +70,10 @@ class TokenDistribution:
 
 
 @torch.no_grad()
-def token_distribution(
-    logits_TV: torch.Tensor, chosen_T: torch.Tensor, k: int, temperature_T: torch.Tensor | None = None
-) -> TokenDistribution:
+def token_distribution(logits_TV: torch.Tensor, chosen_T: torch.Tensor, k: int) -> TokenDistribution:
     """What logits of any floating type say at T tokens; the k most probable of V. All of them are upcast at once: hand
     over some hundred tokens at a time."""
     z = logits_TV.float()
-    if temperature_T is not None:
-        z = z / temperature_T.unsqueeze(-1)
     logprob_TV, statistics_T = z.log_softmax(-1), statistics(z, chosen_T)
     top = logprob_TV.topk(k, -1)
     by_id = top.indices.sort(-1)  # equal ones in the order of their ids
@@ -91,14 +87,10 @@ def token_distribution(
     )
 
 
-def proxy_logprob(
-    logits_NV: torch.Tensor, chosen_N: torch.Tensor, min_p: float, temperature_N: torch.Tensor | None = None
-) -> torch.Tensor:
+def proxy_logprob(logits_NV: torch.Tensor, chosen_N: torch.Tensor, min_p: float) -> torch.Tensor:
     """The chosen tokens' log-probabilities (N,) among the tokens whose probability is at least `min_p` of the largest
     one's; -inf for a token that is not among them (Lp-Reg's proxy, Huang et al. 2025, 2510.03222)."""
     z = logits_NV.float()
-    if temperature_N is not None:
-        z = z / temperature_N.unsqueeze(-1)
     z = z.masked_fill(z < z.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
     return z.gather(-1, chosen_N.unsqueeze(-1)).squeeze(-1) - z.logsumexp(-1)
 

@@ -22,7 +22,7 @@ from stapo_results.provenance import check_installed, installed, usable_cores, v
 from stapo_results.throughput import CARDS, card_named
 from stapo_training.start import estimate
 from stapo_training.start.estimate import GIB
-from stapo_training.start.resolvers import run_slots
+from stapo_training.start.resolvers import cpu_slots
 
 _BUSY_GIB = 2.0  # a driver and a display hold less
 _MOST_IN_USE = 0.95  # of a machine's memory, by Ray's own default
@@ -194,7 +194,7 @@ def check_cores(config: Any, nodes: Sequence[Node]) -> str | None:
     """
     ray, ranks = config.ray_kwargs.ray_init, int(config.trainer.n_gpus_per_node)
     units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
-    needed, told, address = run_slots(config, len(nodes) or 1), ray.get("num_cpus"), ray.get("address")
+    needed, told, address = cpu_slots(ranks, units, len(nodes) or 1), ray.get("num_cpus"), ray.get("address")
     asked = int(config.trainer.nnodes) if address else 1  # without one there is no other node to ask
     slots = [n.cpus if told is None else int(told) for n in nodes]
     on_any = -(-units // (len(nodes) or 1))  # storage units are spread over all nodes, those without ranks too

@@ -57,17 +57,12 @@ def cpu_slots(ranks: int, units: int, nodes: int) -> int:
     return 3 * ranks + math.ceil(units / nodes) + 1
 
 
-def run_slots(config: Any, nodes: int) -> int:
-    """`cpu_slots` of a run's configuration."""
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    return cpu_slots(int(config.trainer.n_gpus_per_node), int(units), nodes)
-
-
 def ray_cpus(*, _root_: Any) -> int | None:
     """`${ray_cpus:}`: slots, not cores, of a Ray of the run's own; None where it joins a cluster, which has its own."""
     if _root_.ray_kwargs.ray_init.get("address"):
         return None
-    return max(usable_cores(), run_slots(_root_, 1))
+    units = int(_root_.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    return max(usable_cores(), cpu_slots(int(_root_.trainer.n_gpus_per_node), units, 1))
 
 
 def optimizer_threads(*, _root_: Any) -> int:

@@ -22,7 +22,6 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import masked_mean
 
 from stapo_training.methods import AdvantageConfig, ProxyConfig
-from stapo_training.selection.objectives import weighted_reinforce_advantage
 from stapo_training.selection.selectors import Pool, alone
 from stapo_training.verl_ext.mini_batch import Batch, set_values
 
@@ -190,6 +189,9 @@ def gmpo(
 def w_reinforce(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The advantages (B, T) of W-REINFORCE, and the same as returns."""
-    advantages = weighted_reinforce_advantage(token_level_rewards.sum(-1)).unsqueeze(-1) * response_mask
+    """The advantages (B, T), and the same as returns: 0.1 for a right response, -1 for a wrong one, without a baseline.
+
+    W-REINFORCE (Zhu et al. 2025, 2506.01347; lambda = 0.1 in its published script, whose rewards are 0 and 1).
+    """
+    advantages = torch.where(token_level_rewards.sum(-1, keepdim=True) > 0, 0.1, -1.0) * response_mask
     return advantages, advantages

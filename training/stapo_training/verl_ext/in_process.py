@@ -44,11 +44,6 @@ def build(config: Any) -> SelectingTrainingWorker:
     return worker
 
 
-def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Rows of different lengths as one tensor of veRL's layout."""
-    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
-
-
 def batch(sequences: Sequence[Mapping[str, torch.Tensor]], **settings: Any) -> TensorDict:
     """This rank's sequences as the trainer hands them over.
 
@@ -57,7 +52,7 @@ def batch(sequences: Sequence[Mapping[str, torch.Tensor]], **settings: Any) -> T
             old_log_probs, and entropy where the old policy's is known.
         settings: veRL's per-call settings (temperature, mini_batch_size, micro_batch_size_per_gpu, ...).
     """
-    fields = {k: jagged([s[k] for s in sequences]) for k in sequences[0]}
+    fields = {k: torch.nested.as_nested_tensor([s[k] for s in sequences], layout=torch.jagged) for k in sequences[0]}
     data = TensorDict({"loss_mask": fields["response_mask"]} | fields, batch_size=len(sequences))
     defaults = {"temperature": 1.0, "epochs": 1, "seed": 1, "dataloader_kwargs": {"shuffle": False}}
     tu.assign_non_tensor(data, **defaults | settings)

@@ -55,11 +55,6 @@ class _LogProb(torch.autograd.Function):
         return into_NV, None, None, None, None
 
 
-def _rows(logits: torch.Tensor) -> int:
-    """Tokens whose logits are read at a time."""
-    return max(1, _AT_A_TIME // logits.shape[-1])
-
-
 @dataclass(frozen=True)
 class PackedLogits:
     """The logits at M positions of packed sequences, at the rollout's temperature. Nothing here has a gradient.
@@ -80,29 +75,24 @@ class PackedLogits:
     @torch.no_grad()
     def most_probable(self, chosen_M: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The k most probable tokens at some of the positions: ids and log-probabilities, (chosen, k)."""
-        tokens = iter(self.token_M[chosen_M].split(_rows(self.logits)))
-        parts = self._parts(self.position_M[chosen_M])
-        parts_of = [token_distribution(rows, next(tokens), k, temperature) for rows, temperature in parts]
-        return torch.cat([f.top_id_TK for f in parts_of]), torch.cat([f.top_logprob_TK for f in parts_of])
+        found = [token_distribution(*part, k) for part in self._parts(chosen_M)]
+        return torch.cat([f.top_id_TK for f in found]), torch.cat([f.top_logprob_TK for f in found])
 
     @torch.no_grad()
     def proxy_logprob(self, min_p: float) -> torch.Tensor:
         """The tokens' log-probabilities (M,) among the tokens that min-p keeps; -inf for the others."""
-        tokens = iter(self.token_M.split(_rows(self.logits)))
-        parts = self._parts(self.position_M)
-        return torch.cat([proxy_logprob(rows, next(tokens), min_p, temperature) for rows, temperature in parts])
+        return torch.cat([proxy_logprob(*part, min_p) for part in self._parts(slice(None))])
 
-    @property
-    def _unit(self) -> bool:
-        return bool(self.settings.get("temperature_is_one", False))
-
-    def _parts(self, position: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-        """(logits, temperatures; None: 1) at positions, a part of them at a time; at least one part."""
-        for part in position.split(_rows(self.logits)):
+    def _parts(self, chosen: torch.Tensor | slice) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(logits at the temperature, tokens) of some positions, a part of them at a time; at least one part."""
+        size = max(1, _AT_A_TIME // self.logits.shape[-1])
+        for at, tokens in zip(self.position_M[chosen].split(size), self.token_M[chosen].split(size), strict=True):
             if "temperature_rmpad" in self.settings:
-                rows, temperature = self.logits[0, part], self.settings["temperature_rmpad"][part]
+                rows, temperature = self.logits[0, at], self.settings["temperature_rmpad"][at]
             else:
-                sequence = torch.searchsorted(self.offsets, part, right=True) - 1
-                rows = self.logits[sequence, part - self.offsets[sequence]]
+                sequence = torch.searchsorted(self.offsets, at, right=True) - 1
+                rows = self.logits[sequence, at - self.offsets[sequence]]
                 temperature = self.settings["temperature"][sequence]
-            yield rows, None if self._unit else temperature
+            if not self.settings.get("temperature_is_one", False):
+                rows = rows.float() / temperature.unsqueeze(-1)
+            yield rows, tokens

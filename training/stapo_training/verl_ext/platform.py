@@ -48,9 +48,6 @@ class _CpuModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
-    def is_available(self) -> bool:
-        return True
-
     def empty_cache(self) -> None:
         empty_heap()  # a worker keeps what it frees (hardware/cpu.yaml)
 
@@ -69,15 +66,7 @@ class _CpuModule(types.ModuleType):
     def get_device_name(self, device: Any = None) -> str:
         return "CPU"
 
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    # a checkpoint always holds the state of the "cpu" generator; loading one goes through these
-    def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        return torch.get_rng_state()
-
+    # a checkpoint always holds the state of the "cpu" generator; loading one goes through this
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
         torch.set_rng_state(state)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -101,15 +99,14 @@ class LogRecorder:
         sampler_N = torch.full_like(old_N, float("nan")) if sampler is None else sampler.values().float().to(old_N)
         mismatch_N = (old_N - sampler_N).abs()
         positive_N = judged.response_N & (judged.advantage_N > 0) & mismatch_N.isfinite()
-        prompts, samples = _prompts_and_samples(data)
         ratio_N, advantage_N = _numpy((passed.logprob_N - old_N).exp()), _numpy(judged.advantage_N)
         cut_N = np.zeros(len(ratio_N), bool) if clip is None else clipped(advantage_N, ratio_N, *clip)
         ids = data["input_ids"]
         m = MiniBatch(
             step=now.number,
             number=now.mini_batch,
-            prompt_id_B=prompts,
-            sample_B=samples,
+            prompt_id_B=[str(x["problem_id"]) for x in data.get("extra_info").tolist()],
+            sample_B=[int(x) for x in data.get("session_id").tolist()],
             ids=_numpy(ids.values()),
             end_B=_numpy(ids.offsets()[1:]),
             response_B=_numpy(data["responses"].offsets().diff()),
@@ -147,15 +144,3 @@ def largest(
 
 def _numpy(values: torch.Tensor) -> np.ndarray:
     return values.detach().cpu().numpy()
-
-
-def _prompts_and_samples(data: Any) -> tuple[list[str], list[int]]:
-    """(problem id, sample) of each sequence, as the data set and the agent loop left them; "" and 0 without them."""
-    count = len(data)
-    info = data.get("extra_info")
-    infos = [{}] * count if info is None else [x if isinstance(x, dict) else {} for x in info.tolist()]
-    sample = data.get("session_id")
-    return (
-        [str(x.get("problem_id", "")) for x in infos],
-        [0] * count if sample is None else [int(x) for x in sample.tolist()],
-    )

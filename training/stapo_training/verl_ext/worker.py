@@ -92,7 +92,6 @@ class SelectingTrainingWorker(TrainingWorker):
         actor: `actor_rollout_ref.actor`, for what its loss clips.
         """
         engine = self.engine
-        engine.token_log, self._log_header = None, None
         if config.mode == "off":
             return
         loss = actor.policy_loss.loss_mode
