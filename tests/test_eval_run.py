@@ -295,6 +295,12 @@ def test_at_one_address_a_judges_folder_says_nothing_and_a_stand_in_scores_nothi
         find_judge(replace(options, judge=str(world / "external"), **prompt))
 
 
+def test_a_name_at_an_address_may_look_like_a_path(world: Path, tmp_path: Path) -> None:
+    served = {"engine": "openai", "url": AT["url"], "judge": "none"}
+    plan = make_plan(_options(world, tmp_path / "out", model="/models/x", **served))
+    assert plan.model.name == "/models/x"
+
+
 def test_another_size_tells_two_trainings_of_one_label_apart(world: Path, tmp_path: Path) -> None:
     plan = make_plan(_options(world, tmp_path / "out", size="mini-b"))
     assert plan.cells[0].cell.model == ("justrl", "mini-b", 3, 40)

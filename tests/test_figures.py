@@ -90,9 +90,9 @@ def test_a_gap_is_drawn_where_steps_are_missing(tmp_path):
 
 
 def test_share_after_warm_up(tmp_path):
-    shares(tmp_path, 0, {10: 0.5, 11: 0.0, 12: 0.00012})  # step 10 is the last of the warm-up
-    assert curves.share_after(load_training_runs([tmp_path])) == pytest.approx((0.006, 50, 50))
-    assert curves.share_after(load_training_runs([tmp_path]), 11) == pytest.approx((0.012, 0, 0))
+    shares(tmp_path, 0, {10: 0.5, 11: 0.0, 12: 0.00004, 13: 0.00014})  # step 10 is the last of the warm-up
+    assert curves.share_after(load_training_runs([tmp_path])) == pytest.approx((0.006, 200 / 3, 100 / 3))
+    assert curves.share_after(load_training_runs([tmp_path]), 11) == pytest.approx((0.009, 50, 0))
 
 
 def test_late_profile_is_the_mean_over_the_last_quarter_and_old_records_lack_the_80th(tmp_path):

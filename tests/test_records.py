@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from stapo_repro import paper
 from stapo_repro.collect import laid_over
 from stapo_repro.read import check_found, load_cells, load_training_runs
+from stapo_repro.table.build import Table
 from stapo_repro.table.build import build as build_table
 from stapo_repro.table.write import to_markdown
 from stapo_repro.text import rounded
@@ -131,6 +132,26 @@ def test_same_record_twice_counts_once_and_a_contradiction_is_refused_by_both_fi
     assert e.value.found == f"other problems in {first} and {second}"
 
 
+def row_of(t: Table, method: str) -> str:
+    return next(line for line in to_markdown(t, toys=True).splitlines() if line.startswith(f"| {method} |"))
+
+
+def test_a_column_of_several_engines_says_so_by_cell_and_has_no_best(tmp_path):
+    for method, verdicts, engine in (("base", "00", "vllm"), ("stapo", "11", "vllm"), ("justrl", "1-", "hf")):
+        record(tmp_path, (verdicts, "11"), method, engine=engine)
+    for method, engine in (("base", "hf"), ("stapo", "vllm")):
+        synthetic.cell(tmp_path, method, "mini-add-hard", "t1.0", ["10", "11"], engine=engine)
+        synthetic.cell(tmp_path, method, "mini-add-hard", "t0.7", ["10", "11"], engine=engine)
+    t = build_table(load_cells([tmp_path]), paper.load())
+    assert not any(row.best for row in t.rows if row.benchmark == "mini-add")  # JustRL's, which lacks a sample
+    assert ["by hf" in row_of(t, m) for m in ("JustRL", "Base model", "STAPO")] == [True, True, False]
+    (notes,) = (s.footnotes for s in t.sections if s.id == "miniature")
+    assert [n for n in notes if "SAMPLED" in n] == [
+        "NOT SAMPLED ALIKE on mini-add at t1.0: hf: JustRL; vllm: Base model, STAPO.",
+        "NOT SAMPLED ALIKE on mini-add-hard at t0.7, mini-add-hard at t1.0: hf: Base model; vllm: STAPO.",
+    ]
+
+
 def test_methods_sampled_by_different_engines_are_not_compared(tmp_path):
     # a version is no other engine; hf and vLLM gave other accuracies on AMC23 (results/tables/real.md)
     record(tmp_path, engine="vllm 0.24.0 compiled")
@@ -145,8 +166,7 @@ def test_methods_sampled_by_different_engines_are_not_compared(tmp_path):
     (notes,) = (s.footnotes for s in t.sections if s.id == "miniature")
     assert not any(row.best for row in t.rows if row.benchmark == "mini-add")
     assert "NOT SAMPLED ALIKE on mini-add at t1.0: hf: GRPO; vllm: Base model, STAPO." in notes
-    row = next(line for line in to_markdown(t, toys=True).splitlines() if line.startswith("| GRPO | 50.00"))
-    assert "<sub>by hf</sub>" in row
+    assert "<sub>by hf</sub>" in row_of(t, "GRPO")
     record(tmp_path, seed=1, engine="hf")
     with pytest.raises(RecordError, match="different engines"):
         build_table(load_cells([tmp_path]), paper.load())

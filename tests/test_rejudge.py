@@ -320,6 +320,8 @@ def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_pa
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path, capsys) -> None:
     assert main(["judge", "--run", str(tmp_path / "nowhere"), "--judge", "x"]) == 2
     assert str(tmp_path / "nowhere") in capsys.readouterr().err
+    with pytest.raises(BadInput, match="no folder /none"):
+        _again(world, unjudged, {"judge": "/none", "judge_prompt": ""})
     short = _copy(unjudged, tmp_path / "short")
     lines = (short / "samples.jsonl").read_bytes().splitlines(keepends=True)
     (short / "samples.jsonl").write_bytes(b"".join(lines[:-3]))

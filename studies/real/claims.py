@@ -147,6 +147,14 @@ def _accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) 
     return d if d.has_interval else Number()
 
 
+def _seen(one: str, other: str, where: str, cells: Sequence[Loaded]) -> str:
+    """A difference in a few words."""
+    found, at = _accuracies(one, other, f"accuracy {where}", cells), where.split()
+    points = number_shown(found, 1, 1, " points", sign=True) if found.known else "not run"
+    names = f"{labels.method_label(one)} minus {labels.method_label(other)}"
+    return f"{names} on {labels.benchmark_label(at[0])} at {at[1]} {points}"
+
+
 def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
     """The claims as a table, each with what was found of each seed; `cells` hold the base by each engine."""
     claims, rows = load(), []
@@ -164,12 +172,7 @@ def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
                 rows.append([*told, name, f"{seed}", found if value.known else "not run", verdict(c, value)])
                 told = [""] * 4
     first = [c for c in cells if c.record.cell.train_seed == 0]
-    seen = []
-    for one, other, where in _AFTERWARDS:
-        found = _accuracies(one, other, f"accuracy {where}", first)
-        points = number_shown(found, 1, 1, " points", sign=True) if found.known else "not run"
-        seen.append(f"{one} minus {other}, {where}: {points}")
-    said = f"Seen afterwards, seed 0, no claim: {'; '.join(seen)}."
+    said = f"Seen afterwards, seed 0, no claim: {'; '.join(_seen(*pair, first) for pair in _AFTERWARDS)}."
     head = ("Claim", "Measure", "Range", "Margin", "Of", "Seed", "Found", "It")
     lines = ["## Claims on thirty steps of training, each seed alone", "", f"{claims.rule}", ""]
     return [*lines, *grid(head, [[escape(x) for x in row] for row in rows], 2), "", said, ""]

@@ -102,6 +102,18 @@ def test_accuracies_are_paired_by_problem_with_the_base_or_the_other_method(tmp_
     assert [n.mean for n in claims.values(claim(**paired, compared="-"), {}, cells).values()] == [-20.0]
 
 
+def test_the_page_has_margins_and_what_was_seen_afterwards(tmp_path: Path) -> None:
+    for method, verdicts in (("base", ["00"] * 10), ("grpo", ["11"] * 8 + ["00"] * 2)):
+        synthetic.cell(tmp_path / method, method, "amc23", "t0.7", verdicts, size=claims.SIZE)
+    lines = claims.section([], load_cells([tmp_path]))
+    (share,) = (line for line in lines if "silenced_share, all |" in line)
+    assert "| 0.0003 to 0.003 | 0.0001 | stapo | 0 | not run |" in share
+    (seen,) = (line for line in lines if line.startswith("Seen afterwards"))
+    assert seen.endswith(
+        "on AMC23 at t1.0 not run; GRPO minus Base model on AMC23 at t0.7 +80.0 points (49.8 to 110.2)."
+    )
+
+
 def test_accuracy_is_paired_with_the_base_of_the_same_engine(tmp_path: Path) -> None:
     for place, method, engine, verdicts in (
         ("a", "base", "vllm 0.24.0 compiled", ["00"] * 10),

@@ -111,13 +111,15 @@ def _mark_best(rows: Iterable[Row]) -> None:
     """Ties are all marked; none is where several engines sampled."""
     columns: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for r in rows:
-        if r.source == "ours" and r.complete:
+        if r.source == "ours" and r.score.cells:
             columns[r.benchmark, r.setting].append(r)
     for column in columns.values():
-        top = max(Decimal(r.score.shown) for r in column)
+        complete = [r for r in column if r.complete]
+        top = max((Decimal(r.score.shown) for r in complete), default=None)
         unlike = any(r.score.engines != column[0].score.engines for r in column)
         for r in column:
-            r.unlike, r.best = unlike, len(column) > 1 and not unlike and Decimal(r.score.shown) == top
+            r.unlike = unlike
+            r.best = r.complete and len(complete) > 1 and not unlike and Decimal(r.score.shown) == top
 
 
 def _rows(
@@ -236,8 +238,10 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
             variants.add(f"{who}: the prompt has more than the paper's, {json.dumps(r.chat, ensure_ascii=False)}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
-    several = {n: of for n, of in sorted(cells.items()) if len({*map(engine_of, of)}) > 1}
-    sampled = _who([r for of in several.values() for r in of], engine_of)
+    sampled: dict[str, list[str]] = defaultdict(list)
+    for name, of in sorted(cells.items()):
+        if who := _who(of, engine_of):
+            sampled[who].append(name)
     values = {
         "GRADED": {r.grader for r in records if r.grader},
         "JUDGED": {r.judge for r in records if r.judge and r.scored_by == "rule+judge"},
@@ -246,7 +250,7 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
         "TRAINED": {f"step {r.cell.step}" for r in records if r.cell.step != "base"},
     }
     return [
-        *([f"NOT SAMPLED ALIKE on {', '.join(several)}: {sampled}."] if several else []),
+        *(f"NOT SAMPLED ALIKE on {', '.join(names)}: {who}." for who, names in sampled.items()),
         *(f"NOT THE SAME COPY of {n}: {len(v)} sets of gold answers." for n, v in sorted(golds.items()) if len(v) > 1),
         *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in values.items() if len(v) > 1),
         *sorted(variants),

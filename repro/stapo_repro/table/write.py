@@ -26,7 +26,7 @@ T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
 _ABSENT = ("not run", "n/a", "other problems", "other engine", "seeds differ")
 _IN_SMALL = "<br><sub>{}</sub>"
-_NAMED = ("cut ", "p ", "Holm ")
+_NAMED = ("cut ", "by ", "p ", "Holm ")
 """How a line of small print begins that says what it is."""
 _BESIDE = (
     "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
@@ -106,10 +106,6 @@ def _cut(r: Row) -> str:
     return shown(share, 1) + " %" * (not math.isnan(share))
 
 
-def _by(r: Row) -> str:
-    return f"by {', '.join(sorted({name for _, name in r.score.engines}))}" if r.score.engines else ""
-
-
 def _cell(first: Row, second: Row) -> str:
     small, a, b = [], first.score.percent, second.score.percent
     if "run" in (first.score.status, second.score.status):
@@ -119,8 +115,8 @@ def _cell(first: Row, second: Row) -> str:
     if not all(math.isnan(r.score.truncated) for r in (first, second)):
         small.append((f"cut {_cut(first)}", _cut(second)))
     if first.unlike or second.unlike:
-        texts = _by(first), _by(second)
-        small.append((texts[0], "") if texts[0] == texts[1] else texts)
+        by, other = (", ".join(sorted({name for _, name in r.score.engines})) for r in (first, second))
+        small.append((f"by {by}", "" if other == by else other))
     return _both(_number(first), _number(second), *small)
 
 
