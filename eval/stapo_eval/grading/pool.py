@@ -126,8 +126,8 @@ def _serve(connection: Connection, cpu_seconds: float, memory_mib: int) -> None:
             gold, answer, options = connection.recv()
             verdict = _verdict(gold, answer, options, cpu_seconds, memory)
             connection.send_bytes(json.dumps(verdict).encode())
-            # A process that met its limit is in no known state. Libraries keep it to themselves, too, and say no to what
-            # comes next: half of what it may have is still there, or it ends.
+            # A process that met its limit is in no known state. Libraries keep it to themselves, too, and say no to
+            # what comes next: half of what it may have is still there, or it ends.
             if verdict[0] == "memory" or _allowed_memory(memory_mib // 2) > memory:
                 return
 
