@@ -59,6 +59,7 @@ def check_given(given: str) -> None:
 def _download(given: str, revision: str) -> Path:
     from huggingface_hub import snapshot_download
 
+    check_given(given)
     try:
         patterns = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
         return Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
@@ -106,7 +107,6 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     if local and revision:
         raise BadInput(f"{given} is a folder, which has no revision", found=revision,
                        next_step="leave the revision out; for the hub's model call from another folder")  # fmt: skip
-    check_given(given)
     folder = Path(given) if local else _download(given, revision)
     weights = weights_of(folder)
     if (size := sum(f.stat().st_size for f in weights)) >= _LARGE:
