@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stapo_training.selection.token_stats import response_positions, spans, token_distribution, token_keys
+from stapo_training.verl_ext.logits import PackedLogits
 
 
 def test_spans_and_response_positions() -> None:
@@ -58,3 +59,25 @@ def test_distributions_against_float64(dtype: torch.dtype, spread: float) -> Non
     torch.testing.assert_close(found.top_logprob_TK.double(), logp.gather(1, found.top_id_TK), **close)
     ids, values = found.top_id_TK, found.top_logprob_TK
     assert ((values.diff() < 0) | (ids.diff() > 0)).all()  # of equal ones the lower id comes first
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_packed_logits_are_read_at_each_sequences_temperature(packed: bool) -> None:
+    length_B, temperature_B = torch.tensor([3, 5, 2]), torch.tensor([1.0, 0.7, 0.5])
+    logits_BTV = 3 * torch.randn(3, 5, 11, generator=torch.Generator().manual_seed(1))
+    # every position but each sequence's last: places in the packed form
+    position_M, token_M = torch.tensor([0, 1, 3, 4, 5, 6, 8]), torch.tensor([4, 0, 10, 3, 3, 7, 1])
+    rows = torch.cat([x[:n] for x, n in zip(logits_BTV, length_B, strict=True)])
+    logp = (rows[position_M] / temperature_B.repeat_interleave(length_B)[position_M, None]).log_softmax(-1)
+
+    settings = {"temperature_rmpad": temperature_B.repeat_interleave(length_B)} if packed else {}
+    settings["temperature"] = temperature_B
+    offsets = torch.tensor([0, 3, 8, 10])
+    found = PackedLogits(rows[None] if packed else logits_BTV, settings, offsets, position_M, token_M)
+    ids, top = found.most_probable(torch.tensor([1, 3, 6]), 4)
+    torch.testing.assert_close(top, logp[[1, 3, 6]].topk(4).values)
+    torch.testing.assert_close(top, logp[[1, 3, 6]].gather(1, ids))
+    logp[logp < logp.max(-1, keepdim=True).values + math.log(0.05)] = -math.inf
+    proxy_M = logp.log_softmax(-1).gather(1, token_M[:, None]).squeeze(1)
+    torch.testing.assert_close(found.proxy_logprob(0.05), proxy_M)
+    assert 0 < int(proxy_M.isinf().sum()) < 7  # some tokens are kept, some are not
