@@ -62,7 +62,7 @@ class Curve(NamedTuple):
 Runs = Mapping[str, Sequence[TrainingRun]]
 ENTROPY = Panel("entropy", "Policy entropy", "entropy (nats per token)")
 REWARD = Panel("reward", "Mean reward", "reward (+1 right, −1 wrong)")
-SILENCED = Panel("silenced_share", "Silenced tokens", "share of response tokens (%)", 100.0)
+SILENCED = Panel("silenced_share", "Silenced tokens", "of response tokens (%)", 100.0)
 THRESHOLD = Panel("threshold", "Entropy threshold", "entropy (nats)")
 PANELS = (REWARD, ENTROPY, SILENCED, Panel("accuracy", "Validation accuracy", "accuracy (%)", 100.0))
 _SHARES = (SILENCED, Panel("candidate_share", "Candidates: A > 0, p < τₚ", SILENCED.unit, 100.0))
@@ -311,14 +311,13 @@ def silenced_share(g: Group) -> Sketch | None:
     g = g.only(*(m for m in g.methods if m in labels.RARE_TOKEN_MASKS or m in labels.PAPER_SIZES))
     if not g.methods:
         return None
-    texts = []
-    for method in g.methods:
-        if after := share_after(g.runs_of(method)):
-            share, below, none = after
-            part = f"below 0.01 % in {below:.0f} % of the steps, none in {none:.0f} %"
-            texts.append(f"{name_of(method)} {share:.2g} % ({part})")
-    finding = f"Silenced after step {WARM_UP}: {'; '.join(texts)}" if texts else ""
-    more = f"{finding}. " if finding else ""
+    found = {name_of(m): after for m in g.methods if (after := share_after(g.runs_of(m)))}
+    finding = more = ""
+    if found:
+        shares = ", ".join(f"{name} {share:.2g} %" for name, (share, *_) in found.items())
+        finding = f"Silenced after step {WARM_UP}: {shares}"
+        parts = (f"{name} {below:.0f} and {none:.0f} %" for name, (_, below, none) in found.items())
+        more = f"{finding}. Steps below 0.01 %, and with none: {'; '.join(parts)}. "
     return training(g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=finding)
 
 
