@@ -150,7 +150,8 @@ def panel(axes: Axes, runs: Runs, shown: Panel) -> list[Curve]:
     drawn = curves_of(runs, shown)
     if shown == THRESHOLD:
         drawn.pop("stapo-random", None)  # its threshold is one of its random keys
-        axes.set_xlim(0, max([r.last for r in every], default=1))
+        last = max([r.last for r in every], default=1)
+        axes.set_xlim(1 - 0.02 * last, 1.02 * last)  # as the other panels, whatever steps have one
     if shown in _QUANTILES:
         drawn = {method: c.floored() for method, c in drawn.items()}
         axes.set_yscale("log")
