@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.generation import Drawing, Sampler, draw, generate
 
 UNIFORM = torch.linspace(0, 1 - 1e-9, 401, dtype=torch.float64)
@@ -152,3 +159,41 @@ def test_a_response_ends_with_the_stop_token(model: Any) -> None:
     assert found.finish_reason == "stop"
     with pytest.raises(BadInput, match="without a token"):
         generate(model, [[]], [5], Drawing(), max_new_tokens=30, stop_token_ids=[])
+
+
+def test_a_model_whose_attention_caps_its_scores_is_refused() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    capped = Gemma2ForCausalLM(Gemma2Config(**sizes, vocab_size=60, num_key_value_heads=1, head_dim=16)).eval()
+    before = capped.config._attn_implementation
+    with pytest.raises(BadInput, match="attention"):
+        Sampler(capped, 4, [])
+    assert capped.config._attn_implementation == before
+
+
+def test_a_row_whose_logits_are_not_finite_ends_alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = _prompts(5)
+    whole = generate(model, prompts, list(range(5)), Drawing(0.7), max_new_tokens=12, stop_token_ids=[])
+    sampler = Sampler(model, 8, [])
+    for i, prompt in enumerate(prompts):
+        sampler.add(i, prompt, i, Drawing(0.7), 12)
+    logits_of, broken = sampler._logits, max(range(5), key=lambda i: len(prompts[i]))
+
+    def logits(ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        out = logits_of(ids, position)
+        return out.masked_fill(position == len(prompts[broken]) + 4, torch.nan) if ids.shape[1] == 1 else out
+
+    monkeypatch.setattr(sampler, "_logits", logits)
+    ended: dict[Any, Any] = {}
+    while len(sampler):
+        ended |= dict(sampler.step())
+    sampler.close()
+    assert isinstance(ended.pop(broken), RunFailed)
+    assert ended == {i: response for i, response in enumerate(whole) if i != broken}
+
+
+def test_a_model_without_a_finite_number_is_refused_at_once() -> None:
+    sizes = {"hidden_size": 60, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    diverged = Qwen3ForCausalLM(Qwen3Config(vocab_size=60, num_hidden_layers=1, intermediate_size=48, **sizes)).eval()
+    diverged.lm_head.weight.data.fill_(torch.nan)
+    with pytest.raises(RunFailed, match="not finite"):
+        Sampler(diverged, 4, [])

@@ -66,6 +66,9 @@ def draw(logits_RV: torch.Tensor, uniform_R: torch.Tensor, how: Drawing) -> tupl
 
     Args:
         uniform_R: numbers in [0, 1), float64, which run through the tokens that may be drawn by id.
+
+    Returns:
+        Of a row whose logits are not finite, any token and NaN.
     """
     size = max(1, _AT_A_TIME // logits_RV.shape[-1])
     pieces = [_draw(x, u, how) for x, u in zip(logits_RV.split(size), uniform_R.split(size), strict=True)]
@@ -81,10 +84,9 @@ def _draw(logits: torch.Tensor, uniform: torch.Tensor, how: Drawing) -> tuple[to
     mass = blocks.exp()
     sum_of_block = mass.sum(-1).double()
     total = sum_of_block.sum(-1)
-    if not total.isfinite().all():
-        raise RunFailed(
-            "the model's logits are not finite", next_step="the policy has diverged, or the weights are damaged"
-        )
+    if not (sound := total.isfinite()).all():
+        ids, logprobs = _draw(logits.where(sound.unsqueeze(-1), 0.0), uniform, how)
+        return ids, logprobs.where(sound, math.nan)
     if how.temperature == 0:
         return best.squeeze(-1), -total.log()
     if how.top_p < 1.0 or how.top_k > 0 or how.min_p > 0:
@@ -254,11 +256,27 @@ class _Slots:
         self.layers[layer] = grown[0], grown[1]
 
 
+def _not_replaced(found: str) -> BadInput:
+    return BadInput(
+        "the sampler cannot replace this model's attention",
+        found=found,
+        expected="a decoder with transformers' attention interface",
+        next_step="use engine vllm",
+    )
+
+
+def _not_finite() -> RunFailed:
+    diverged = "the policy has diverged, or the weights are damaged"
+    return RunFailed("the model's logits are not finite", next_step=diverged)
+
+
 def _attend(
     module: Any, query: Any, key: Any, value: Any, _mask: Any, *, slots: _Slots, scaling: float | None = None,
-    sliding_window: int | None = None, **_: Any,
+    sliding_window: int | None = None, softcap: float | None = None, s_aux: Any = None, **_: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
     """transformers' attention interface; `slots` comes with the call of the model."""
+    if softcap is not None or s_aux is not None:
+        raise _not_replaced("its attention has a soft cap or sinks")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return slots.attend(module.layer_idx, query, key, value, scale, sliding_window).transpose(1, 2).contiguous(), None
 
@@ -323,6 +341,7 @@ class Sampler:
 
     Raises:
         BadInput: a model whose attention cannot be replaced, or that another sampler has.
+        RunFailed: its logits are not finite.
     """
 
     def __init__(self, model: Any, rows: int, stop_token_ids: Collection[int], *, packed_alone: bool = False):
@@ -345,15 +364,13 @@ class Sampler:
         self.waiting: deque[tuple[Hashable, tuple[int, ...], int, Drawing, int]] = deque()
         self.working: list[_Row] = []
         self._read: tuple[tuple[int, ...], torch.Tensor] | None = None  # the last prompt, with its logits
-        config = model.config.get_text_config()
-        if config._attn_implementation != ATTENTION or getattr(config, "model_type", "") == "gpt_oss":
+        try:
+            if model.config.get_text_config()._attn_implementation != ATTENTION:
+                raise _not_replaced(type(model).__name__)
+            self.read((0,))  # the attention is asked what it cannot do before a response is
+        except Exception:
             self.close()
-            raise BadInput(
-                "the sampler cannot replace this model's attention",
-                found=type(model).__name__,
-                expected="a decoder with transformers' attention interface",
-                next_step="use engine vllm",
-            )
+            raise
 
     def close(self) -> None:
         """Give the model back as it was, but for weights that went."""
@@ -391,7 +408,8 @@ class Sampler:
         """Read a waiting prompt and draw its first token where a place is free; else a token for every response.
 
         Returns:
-            What ended; an error in place of the response of a prompt that the model cannot read.
+            What ended; an error in place of a response where the model cannot read the prompt, or its logits are not
+        finite.
         """
         if self.waiting and len(self.working) < self.rows:
             key, prompt, seed, how, most = self.waiting.popleft()
@@ -434,6 +452,8 @@ class Sampler:
                     found=f"{len(self.slots.prompt)} layers with keys",
                     next_step="use engine vllm",
                 )
+            if not logits.max().isfinite():
+                raise _not_finite()
             self._read = prompt, logits
         return self._read[1]
 
@@ -459,10 +479,11 @@ class Sampler:
         ended: list[tuple[Hashable, Generated | Exception]] = []
         for i in reversed(places):
             row = self.working[i]
-            stopped = row.tokens[-1] in self.stops
-            if not stopped and len(row.tokens) < row.most:
+            stopped, broken = row.tokens[-1] in self.stops, math.isnan(row.logprobs[-1])
+            if not (stopped or broken) and len(row.tokens) < row.most:
                 continue
-            ended.append((row.key, Generated(row.tokens, row.logprobs, "stop" if stopped else "length")))
+            response = Generated(row.tokens, row.logprobs, "stop" if stopped else "length")
+            ended.append((row.key, _not_finite() if broken else response))
             last = self.working.pop()
             if last is not row:
                 self.working[i] = last

@@ -6,6 +6,7 @@ The only file of this room that imports vllm.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -153,8 +154,10 @@ class VllmEngine(Engine):
         text = self.tokenizer.decode(best.token_ids, skip_special_tokens=True)
         if best.finish_reason not in ("stop", "length"):
             return failed(request, f"vLLM ended it with the reason {best.finish_reason}")
-        lengths = len(request.prompt), len(best.token_ids)
-        return Finished(request, text, best.finish_reason, *lengths, best.cumulative_logprob)
+        logprob = best.cumulative_logprob
+        if logprob is not None and not math.isfinite(logprob):
+            return failed(request, "the model's logits are not finite")
+        return Finished(request, text, best.finish_reason, len(request.prompt), len(best.token_ids), logprob)
 
     def close(self) -> None:
         self.closed.set()
