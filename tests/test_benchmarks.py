@@ -117,6 +117,7 @@ def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -
         ('{"id": "a", "problem": 3, "answer": "x"}\n', "row 1: no problem"),
         ('{"id": "a", "problem": "x", "answer": "48/2 = 24\\n#### 24"}\n', "row 1: the answer is a worked solution"),
         ('{"id": "a", "problem": "x", "answer": "1", "tolerance": true}\n', "no tolerance"),
+        ('{"id": "a", "problem": "x", "answer": NaN}\n', "answer"),
         ('{"id": "a", "problem": "x", "answer": "1"}\n{"id": "a", "problem": "y", "answer": "1"}\n', "duplicate ids"),
     ],
 )

@@ -28,7 +28,7 @@ from stapo_eval.engines.options import EngineOptions
 from stapo_eval.export import export
 from stapo_eval.judge.published import STAND_IN
 from stapo_eval.models import find_model
-from stapo_eval.options import Judging, RunOptions, recorded
+from stapo_eval.options import Judging, RunOptions, benchmark_files, recorded
 from stapo_eval.plan import find_judge, make_plan, may_differ
 from stapo_eval.run import judge_again, run
 from stapo_eval.scores import looks_repeated
@@ -243,7 +243,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
         run(_options(world, tmp_path))
     assert _record(tmp_path).status == "interrupted"
     monkeypatch.setattr(store.Journal, "append", append)
-    run(_options(world, tmp_path))
+    run(_options(world, tmp_path, batch_rows=3))  # as an error for want of memory advises
     assert pure_files(tmp_path) == pure_files(finished)
 
 
@@ -355,6 +355,19 @@ def test_a_decoding_has_one_name(name: str) -> None:
     assert parse_settings(",".join(found), 24) == found
     with pytest.raises(BadInput, match=name):
         parse_settings(f"t0.7,{name}")
+
+
+def test_two_benchmarks_of_one_name_are_refused_unless_they_are_one(world: Path, tmp_path: Path) -> None:
+    same, other = (tmp_path / x / "sums.jsonl" for x in "ab")
+    for path in (same, other):
+        path.parent.mkdir()
+        shutil.copy(world / "data/sums.jsonl", path)
+    assert len(make_plan(_options(world, tmp_path / "out", benchmarks=f"{same},{other}")).cells) == 2
+    other.write_text("".join(other.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(BadInput, match="two benchmarks are called sums"):
+        make_plan(_options(world, tmp_path / "out", benchmarks=f"{same},{other}"))
+    with pytest.raises(BadInput, match="one name"):
+        benchmark_files(f"{same},{other}")
 
 
 def test_a_dry_run_starts_nothing_and_names_the_default_folder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -141,6 +142,15 @@ def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
     _again(world, folder)
     assert (folder / "run.json").read_bytes() == record
     assert pure_files(folder) == pure_files(judged)
+
+
+def test_what_judging_again_changes_is_on_record(world: Path, unjudged: Path, tmp_path: Path) -> None:
+    folder = _copy(unjudged, tmp_path / "run")
+    text = (folder / "verdicts.jsonl").read_text()
+    (folder / "verdicts.jsonl").write_text(re.sub(r"rules \d+", "rules 1", text))  # an earlier suite's
+    judge_again(folder, Judging(judge="none"))
+    assert (folder / "verdicts.jsonl").read_text() == text
+    assert len(_record(folder).resumptions) == 1
 
 
 @pytest.mark.slow

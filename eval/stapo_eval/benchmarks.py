@@ -239,5 +239,6 @@ def register(
     else:
         check_folder(folder, "--data-dir")
         write_atomic(path, text)
-    write_registry(folder / REGISTRY_FILE, entries | {name: spec})
+    # read anew: a download takes minutes, and others register too
+    write_registry(folder / REGISTRY_FILE, own_entries(folder) | {name: spec})
     return spec

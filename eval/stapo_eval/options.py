@@ -169,4 +169,7 @@ def benchmark_files(files: str) -> dict[str, str]:
     given = listed(files)
     if wrong := [x for x in given if not is_file_name(x)]:
         raise BadInput("--benchmarks takes .jsonl and .parquet files here", found=", ".join(wrong))
-    return {name_of_file(Path(x)): x for x in given}
+    files_of = {name_of_file(Path(x)): x for x in given}
+    if len(files_of) < len(set(given)):
+        raise BadInput("two files of --benchmarks have one name", found=files, next_step="rename one of them")
+    return files_of

@@ -188,11 +188,19 @@ def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
 
-    def loaded(name: str) -> Benchmark:
-        return load(name, data_dir, accept_variant=options.accept_variant, strict=options.strict)
+    found: dict[str, Benchmark] = {}
 
-    loaded_all = [checks.attempt(name, loaded, name) for name in names]
-    return tuple({b.name: b for b in loaded_all if b is not None}.values())
+    def loaded(name: str) -> Benchmark:
+        new = load(name, data_dir, accept_variant=options.accept_variant, strict=options.strict)
+        known = found.setdefault(new.name, new)
+        if known.content != new.content:
+            both = f"{known.source} and {new.source}"
+            raise BadInput(f"two benchmarks are called {new.name}", found=both, next_step="rename one of the files")
+        return known
+
+    for name in names:
+        checks.attempt(name, loaded, name)
+    return tuple(found.values())
 
 
 def _model(options: RunOptions, known: Run | None) -> tuple[ModelFiles, dict[str, str]]:
@@ -347,6 +355,6 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
 
 def may_differ(key: str, engine: str = "openai") -> bool:
     """Whether a run of an engine may resume though this differs; `key` as `runs.differences` names it."""
-    free = RECORDED - IDENTITY - {"vllm", *_LATER} | {f"vllm.{k}" for k in MEMORY}
+    free = RECORDED - IDENTITY - {"vllm", *_LATER} | {f"vllm.{k}" for k in MEMORY} | {"batch_rows"}
     free -= set() if engine == "openai" else {"max_model_len"}
     return key in free or key.startswith(f"revision {_SOURCE}")

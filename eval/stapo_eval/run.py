@@ -148,8 +148,10 @@ def judge_again(
             )
         judge = {"run_id": plan.run.run_id, "config": plan.run.config, "revisions": plan.run.revisions}
         start = f"judged by {plan.judge_text or 'the rule alone'}"
+        graded = [out / "verdicts.jsonl", *(out / f"cells/{c.cell.slug}.json" for c in plan.cells)]
+        before = [f.read_bytes() for f in graded if f.exists()]
         summary = _finish(plan, folder, samples, start, **judge)
-        if folder.finished and known.run_id == plan.run.run_id:
+        if folder.finished and known.run_id == plan.run.run_id and before == [f.read_bytes() for f in graded]:
             folder.restore()  # the same judge again: nothing changed
     print_summary(summary, out)
     return summary

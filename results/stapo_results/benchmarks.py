@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import unicodedata
@@ -74,10 +75,10 @@ def _empty_as_none(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> Any:
-    """Numbers as text, 3.0 as the integer that it copies; what is neither a number nor text stays and is refused."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    """Numbers as text, 3.0 as the integer that it copies; what is no finite number and no text stays and is refused."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return value
+    return str(int(value) if int(value) == value else value)
 
 
 class Problem(BaseModel):
