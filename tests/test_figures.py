@@ -84,8 +84,8 @@ def test_a_long_curve_is_drawn_in_windows_and_a_noisy_one_as_running_means(tmp_p
 
 
 def test_a_gap_is_drawn_where_steps_are_missing(tmp_path):
-    shares(tmp_path, 0, {1: 0.1, 2: 0.2, 5: 0.5}, "entropy")
-    drawn = marks(sketched(tmp_path, "training-curves")["miniature_training_curves"])["entropy-stapo"]
+    shares(tmp_path, 0, {1: 0.1, 2: 0.2, 5: 0.5}, "token_entropy_mean")
+    drawn = marks(sketched(tmp_path, "training-curves")["miniature_training_curves"])["token_entropy_mean-stapo"]
     np.testing.assert_array_equal(drawn.get_ydata(), [0.1, 0.2, math.nan, 0.5])
 
 
@@ -107,7 +107,7 @@ def test_late_profile_is_the_mean_over_the_last_quarter_and_old_records_lack_the
 def test_a_caption_says_what_cuts_a_curve_and_which_seeds_are_in_it(tmp_path):
     shares(tmp_path, 0, dict.fromkeys(range(1, 9), 0.1))
     shares(tmp_path, 1, dict.fromkeys(range(1, 4), 0.1))
-    shares(tmp_path, 2, dict.fromkeys(range(1, 9), 0.1), "entropy")
+    shares(tmp_path, 2, dict.fromkeys(range(1, 9), 0.1), "token_entropy_mean")
     caption = sketched(tmp_path, "training-curves")["miniature_training_curves"].caption
     assert "means over 3 seeds" in caption
     assert "of those that logged it: Policy entropy, Silenced tokens" in caption
@@ -186,7 +186,7 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     assert compare.sweep(g, "stapo", "q") == {0: "justrl", 0.25: None, 0.5: "stapo-q0.5", 0.75: "stapo", 1: None}
     assert compare.sweep(g, "stapo", "tau_p") == {2e-4: "stapo-tau0.0002", 2e-3: "stapo", 2e-2: None}
     # late entropy: the mean of the last quarter of eight steps
-    late = [s.values["entropy"] for s in g.runs[0].steps if s.step in (7, 8)]
+    late = [s.values["token_entropy_mean"] for s in g.runs[0].steps if s.step in (7, 8)]
     entropy = compare.late_entropy(g, "stapo")
     assert entropy.mean == pytest.approx(sum(late) / 2)
     assert g.methods == tuple(labels.METHODS)  # such a run is in no other figure

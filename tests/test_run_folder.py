@@ -132,6 +132,18 @@ def test_a_step_made_again_may_have_a_number_that_an_older_version_did_not_log(t
     assert [s.values for s in TrainingFolder(tmp_path).steps] == [{"reward": 0.5}]
 
 
+def test_steps_of_an_attempt_that_was_given_up_are_not_the_runs(tmp_path: Path) -> None:
+    for step in range(1, 6):
+        TrainingFolder(tmp_path).log_step(step, {"reward": float(step)}, {})
+    again = TrainingFolder(tmp_path, deterministic=False)
+    again.at = 2  # resumed
+    assert [s.step for s in again.steps] == [1, 2]
+    again.log_step(3, {"reward": 3.5}, {})
+    assert [(s.step, s.values["reward"]) for s in TrainingFolder(tmp_path).steps] == [(1, 1.0), (2, 2.0), (3, 3.5)]
+    again.log_step(4, {"reward": 4.0}, {})  # as it was
+    assert [(s.step, s.attempt) for s in TrainingFolder(tmp_path).steps] == [(1, 0), (2, 0), (3, 1), (4, 1)]
+
+
 def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:
     alarm = Alarm(step=3, kind="disk", line="little disk")
     TrainingFolder(tmp_path).log_alarms([alarm])

@@ -79,7 +79,7 @@ def test_silenced_tokens_equal_the_metrics(tmp_path: Path):
     run = logs.write(tmp_path, rows)
     # step 1: the mean 1 over two mini-batches is two tokens; step 3 silences none; the last attempt counts
     logs.metrics(run, {1: 7.0, 2: 1.0, 3: 0.0})
-    logs.metrics(run, {1: 1.0}, attempt=1)
+    logs.metrics(run, {1: 1.0, 2: 1.0, 3: 0.0}, attempt=1)
     names = ("step", "mini_batches", "tokens", "rare", "region", "silenced", "in_rows", "metric")
     rows = ((1, 2, 4, 3, 2, 2, 2, 2), (2, 1, 1, 1, 1, 1, 1, 1), (3, 1, 1, 1, 1, 0, 0, 0))
     assert numbers.by_step(load(run)) == [dict(zip(names, row, strict=True)) for row in rows]

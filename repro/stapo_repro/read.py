@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import SETTINGS, CellRecord, Cut, Run, StepMetrics
+from stapo_results.schema import SETTINGS, CellRecord, Cut, Run, StepMetrics, last_attempts
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
@@ -275,7 +275,7 @@ def logged(steps: Sequence[StepMetrics]) -> set[str]:
 
 
 def read_steps(path: Path, live: bool = False) -> list[StepMetrics]:
-    """The steps of a metrics.jsonl, in order. Of a step that was made anew the last attempt counts.
+    """The steps of a metrics.jsonl, in order (`last_attempts`).
 
     A duplicate line counts once, and stderr says so. live: as in `store.read`.
 
@@ -284,8 +284,10 @@ def read_steps(path: Path, live: bool = False) -> list[StepMetrics]:
             attempts that go back.
     """
     last: dict[int, tuple[int, StepMetrics]] = {}
+    lines: list[StepMetrics] = []
     twice: list[int] = []
     for number, line in enumerate(read(path, StepMetrics, live=live), 1):
+        lines.append(line)
         first, before = last.setdefault(line.step, (number, line))
         if number == first:
             continue
@@ -303,7 +305,7 @@ def read_steps(path: Path, live: bool = False) -> list[StepMetrics]:
             last[line.step] = number, line
     if twice:
         print(f"same line twice, counted once: {path}, line {', '.join(map(str, twice))}", file=sys.stderr)
-    return [last[step][1] for step in sorted(last)]
+    return last_attempts(lines)
 
 
 def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[TrainingRun]:

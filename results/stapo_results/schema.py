@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -247,6 +248,17 @@ class StepMetrics(Record):
     step: Annotated[int, Field(ge=0)]
     attempt: int = 0
     values: dict[str, float]
+
+
+def last_attempts(lines: Iterable[StepMetrics]) -> list[StepMetrics]:
+    """The steps of a run as it stands, in order, of lines as they were written: of a step that was made anew the last
+    attempt, and of those behind it what was made since."""
+    standing: dict[int, StepMetrics] = {}
+    for line in lines:
+        if line.step in standing and line.attempt > standing[line.step].attempt:
+            standing = {step: m for step, m in standing.items() if step < line.step}
+        standing[line.step] = line
+    return [standing[step] for step in sorted(standing)]
 
 
 class ProblemResult(Part):

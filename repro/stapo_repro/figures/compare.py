@@ -236,7 +236,7 @@ def late_entropy(g: Group, method: str) -> Number:
     """Policy entropy in nats over the last quarter of the steps, mean and interval over the finished trainings."""
     means = []
     for run in g.finished(method):
-        late = [s.values.get("entropy", math.nan) for s in run.steps if 4 * s.step > 3 * run.last]
+        late = [s.values.get("token_entropy_mean", math.nan) for s in run.steps if 4 * s.step > 3 * run.last]
         if late and all(map(math.isfinite, late)):
             means.append(math.fsum(late) / len(late))
     number = over_seeds(means) if means else Number()

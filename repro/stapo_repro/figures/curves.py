@@ -60,7 +60,7 @@ class Curve(NamedTuple):
 
 
 Runs = Mapping[str, Sequence[TrainingRun]]
-ENTROPY = Panel("entropy", "Policy entropy", "entropy (nats per token)")
+ENTROPY = Panel("token_entropy_mean", "Policy entropy", "entropy (nats per token)")
 REWARD = Panel("reward", "Mean reward", "reward (+1 right, −1 wrong)")
 SILENCED = Panel("silenced_share", "Silenced tokens", "of response tokens (%)", 100.0)
 THRESHOLD = Panel("threshold", "Entropy threshold", "entropy (nats)")

@@ -20,7 +20,7 @@ _SHOWN = 5  # validations and alarms, the last ones
 
 _ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("reward", "reward (-1 to 1)", "{:.3f}".format),
-    ("entropy", "entropy (nats a token)", "{:.4f}".format),
+    ("token_entropy_mean", "entropy (nats a token)", "{:.4f}".format),
     ("candidate_share", "candidate tokens", "{:.3%}".format),
     ("silenced_share", "silenced tokens", "{:.3%}".format),
     ("zero_variance_share", "prompts whose responses have one reward", "{:.1%}".format),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stapo_results import store, terminal
 from stapo_results.errors import RunFailed, message_of
-from stapo_results.schema import StepMetrics
+from stapo_results.schema import StepMetrics, last_attempts
 from stapo_training.folder.alarms import Alarm
 
 COMPLETE = "COMPLETE.json"
@@ -43,20 +43,26 @@ class TrainingFolder:
         path: the folder; made with its first file. Reading leaves it as it is, a half-written last line too: another
             process may be writing it.
         deterministic: a step that is made again must give the same metrics; otherwise it counts as a new attempt.
+
+    Attributes:
+        at: the step at which this process stands; None where it does not train.
     """
+
+    at: int | None = None
 
     def __init__(self, path: Path, deterministic: bool = True):
         self.path, self.deterministic = path, deterministic
         self.metrics_file, self.timings_file = path / "metrics.jsonl", path / "timings.jsonl"
         self.alarms_file, self.status_file = path / "alarms.jsonl", path / "STATUS.md"
         self.checkpoints = path / "checkpoints"
-        self._logged = {m.step: m for m in store.read(self.metrics_file, StepMetrics, live=True)}
+        self._lines = list(store.read(self.metrics_file, StepMetrics, live=True))
+        self._logged = {m.step: m for m in self._lines}
         self.alarms = list(store.read(self.alarms_file, Alarm, live=True))
 
     @property
     def steps(self) -> list[StepMetrics]:
-        """The steps on disk in order, each in its last attempt."""
-        return [self._logged[step] for step in sorted(self._logged)]
+        """The steps on disk in order, each in its last attempt, as far as this process has come."""
+        return [m for m in last_attempts(self._lines) if self.at is None or m.step <= self.at]
 
     @property
     def begun(self) -> bool:
@@ -81,10 +87,10 @@ class TrainingFolder:
         Raises:
             RunFailed: in a deterministic run, when the step made again differs.
         """
-        record = StepMetrics(step=step, values=values)
-        before = self._logged.get(step)
+        record, before, self.at = StepMetrics(step=step, values=values), self._logged.get(step), step
         differing = [k for k in sorted(before.values) if values.get(k) != before.values[k]] if before else []
-        if before is not None and differing:
+        new = before is None
+        if before is not None and (differing or before not in last_attempts(self._lines)):
             if self.deterministic:
                 raise RunFailed(
                     f"step {step} was made again after an interruption and came out differently",
@@ -92,16 +98,18 @@ class TrainingFolder:
                     expected={k: before.values[k] for k in differing[:3]},
                     next_step="the machine, the thread count or the code changed: start the run in a new folder",
                 )
-            record = record.model_copy(update={"attempt": before.attempt + 1})
-        if before is None or differing:
+            record, new = record.model_copy(update={"attempt": before.attempt + 1}), True
+        if new:
             store.append(self.metrics_file, [record])
             self._logged[step] = record
+            self._lines.append(record)
         if times:
             store.append(self.timings_file, [StepMetrics(step=step, attempt=record.attempt, values=times)])
 
     def report(self, step: int, total: int, values: dict[str, float], seconds: float) -> None:
         """One line for the log and the driver's progress display."""
-        shown = {k: values[k] for k in ("reward", "entropy", "silenced_share", "accuracy") if k in values}
+        keys = [k for k in ("reward", "token_entropy_mean", "silenced_share", "accuracy") if k in values]
+        shown = {k.removeprefix("token_").removesuffix("_mean"): values[k] for k in keys}
         terminal.report_progress("train", step, total, **shown)
         text = "  ".join(f"{k} {v:.2%}" if k.endswith("share") else f"{k} {v:.3f}" for k, v in shown.items())
         print(f"step {step}/{total}  {text}  {seconds:.1f} s", flush=True)
@@ -175,7 +183,7 @@ class TrainingFolder:
             else:
                 store.repair(file)
         if anew:
-            self._logged, self.alarms = {}, []
+            self._lines, self._logged, self.alarms = [], {}, []
         self.discard_incomplete_checkpoints()
 
     def discard_incomplete_checkpoints(self, *, others_may_write: bool = False) -> None:

@@ -110,7 +110,7 @@ class StapoTrainer(PPOTrainerSync):
     def on_train_begin(self) -> None:
         super().on_train_begin()
         self._stops = stop_tokens(self.tokenizer, self.config.actor_rollout_ref.model.path)
-        self._resumed_at = self.global_steps - 1
+        self.folder.at = self._resumed_at = self.global_steps - 1
         discard_after(self.folder.path / token_log.FOLDER, self._resumed_at)
         self._remember()
         self._write_status()
@@ -124,7 +124,7 @@ class StapoTrainer(PPOTrainerSync):
         """Show the alarms the steps of earlier attempts."""
         times = self.folder.times()
         for done in self.folder.steps:
-            if 0 < done.step <= self._resumed_at:
+            if done.step > 0:
                 self._watch, _ = alarms.observe(
                     self._watch,
                     self._limits,
