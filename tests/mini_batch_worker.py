@@ -161,6 +161,7 @@ def cases(folder: Path) -> dict[str, dict]:
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in rows]
     case("S2T, no old statistics", S2T, rows=without)
     case("S2T, q = 1", S2T | {"q": 1.0}, settings=ONE)
+    case("high entropy, q = 1", {"name": "silence_high_entropy", "q": 1.0}, settings=ONE)
     # rows that veRL fills up with, and responses that it rejects, have an empty response_mask; loss_mask may not know
     rejected = [
         r | {"response_mask": r["response_mask"] * int(i % 5 != 2), "loss_mask": r["response_mask"]}

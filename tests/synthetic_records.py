@@ -104,7 +104,8 @@ def training_run(
     for step in range(steps + 1):
         wave = 0.015 * math.sin(step * (1.3 + rank) + seed)
         accuracy = 0.66 + (0.2 + 0.02 * rank) * (1 - math.exp(-step / 15)) + wave + 0.01 * seed
-        values = {"accuracy": accuracy, "accuracy_t0.7": accuracy + 0.02 - wave} if step % 5 == 0 else {}
+        at_07 = "val-t0.7/aime24/acc/mean@32"
+        values = {"accuracy": accuracy, at_07: accuracy + 0.02 - wave} if step % 5 == 0 else {}
         if step:
             s2t = (0.0015 + 0.0003 * math.sin(step)) / (20 + 10 * [*labels.PAPER_SIZES].index(size) if of_paper else 1)
             silenced = (0, 0.8, 0, s2t, 0.002, s2t, s2t)[rank]

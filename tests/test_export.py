@@ -45,13 +45,11 @@ def _local(t: torch.Tensor, rank: int) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def run_folder(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder with the checkpoint of step 2, of three ranks, and a record of a real run."""
+    """A run folder with the checkpoint of step 2, of three ranks, veRL's `hf_model` in it; a record of a real run."""
     out = tmp_path_factory.mktemp("run")
     actor = out / "checkpoints" / "global_step_2" / "actor"
     actor.mkdir(parents=True)
-    shutil.copytree(
-        tiny_base / "model", actor / "huggingface", ignore=shutil.ignore_patterns("*.safetensors", "stapo*")
-    )
+    shutil.copytree(tiny_base / "model", actor / "huggingface", ignore=shutil.ignore_patterns("stapo*"))
     config = actor / "huggingface" / "config.json"
     named = {"attn_implementation": "known_nowhere", "_attn_implementation": "known_nowhere"}
     config.write_text(json.dumps(json.loads(config.read_text()) | named))

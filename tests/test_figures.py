@@ -188,6 +188,8 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     # late entropy: the mean of the last quarter of eight steps
     late = [s.values["token_entropy_mean"] for s in g.runs[0].steps if s.step in (7, 8)]
     entropy = compare.late_entropy(g, "stapo")
+    synthetic.cell(tmp_path, "stapo-q1.0", "mini-add", "t1.0", ["10"])
+    assert compare.sweep(of(tmp_path)[MINI], "stapo", "q")[1.0] == "stapo-q1.0"
     assert entropy.mean == pytest.approx(sum(late) / 2)
     assert g.methods == tuple(labels.METHODS)  # such a run is in no other figure
 
@@ -321,7 +323,7 @@ def test_every_figure_of_the_paper_is_drawn_from_made_up_records(papers):
     assert {n: state for n, (_, state) in found.items()} == dict.fromkeys(found, "drawn")
     have = {n: set(marks(s[0])) for n, (s, _) in found.items()}
     assert {f"pareto-{m}" for m in labels.METHODS} <= have["1b"]
-    assert {"accuracy_t0.7-justrl", "entropy-justrl-fullmask"} <= have["3"]
+    assert {"val-t0.7/aime24/acc/mean@32-justrl", "token_entropy_mean-justrl-fullmask"} <= have["3"]
     assert "profile-stapo" in have["5"]
     assert {f"silenced_share-{size}" for size in labels.PAPER_SIZES} <= have["6"]
     assert {"sweep-stapo-q0.25-t1.0", "sweep-stapo-high-entropy-q0.5-t1.0", "sweep-justrl-fullmask-t1.0"} <= have["7"]
@@ -339,7 +341,7 @@ def test_a_panel_without_data_is_no_drawn_figure(papers, tmp_path):
     root = tmp_path / "r"
     shutil.copytree(papers, root)
     for file in root.rglob("metrics.jsonl"):
-        file.write_text(file.read_text().replace("accuracy_t0.7", "other"))
+        file.write_text(file.read_text().replace("val-t0.7/aime24/acc/mean@32", "other"))
     for file in root.rglob("*t0.7*.json"):
         file.unlink()
     states = {p.number: p.state(of(root)) for p in registry.PRINTED if p.draw}

@@ -24,6 +24,7 @@ KEPT = (
     *("silenced_share", "candidate_share", "threshold", "actor/selector/silenced_tokens", "token_entropy_mean"),
     *(f"token_entropy_q{q:02d}" for q in (5, 25, 50, 75, 80, 95, 99)),
     *(f"{of}/{name}/acc/mean@8" for of in ("val-core", "val-t0.7") for name in ("mini-add", "mini-add-hard")),
+    "val-t0.7/aime24/acc/mean@32",
     *("response_tokens", "truncated_share", "grad_norm", "clip_fraction", "actor/kl_loss", "rollout_kl"),
 )
 """Names that a record keeps of metrics.jsonl: what tables, figures, checks and tests read, and the paper's curves. No

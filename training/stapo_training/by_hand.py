@@ -95,7 +95,7 @@ def kept(d: Definition, tokens: TokensByHand, advantage_N: torch.Tensor) -> tupl
     rules = {
         "silence_spurious": lambda: h < (np.inf if d.q == 1 else np.quantile(ranked, d.q)),
         "silence_low_probability": lambda: every,
-        "silence_high_entropy": lambda: h > np.quantile(ranked, 1 - d.q),
+        "silence_high_entropy": lambda: h > (-np.inf if d.q == 1 else np.quantile(ranked, 1 - d.q)),
         "silence_random": lambda: tokens.key_N < np.append(np.sort(tokens.key_N[c]), np.inf)[int(d.q * c.sum() + 1e-9)],
     }
     if (name := d.selector.removesuffix("_wrong")) not in rules:

@@ -222,8 +222,9 @@ def sweep(g: Group, strategy: str, key: str) -> Points:
             values.add(tau_p)
         if key == "q" and tau_p == TAU_P:
             values.add(q)
-    planned = {at: _planned(strategy, key, at) for at in sorted(values)}
-    return {at: label if label in g.recorded else None for at, label in planned.items()}
+    own = {at: with_values(strategy, *((at, Q) if key == "tau_p" else (TAU_P, at))) for at in sorted(values)}
+    labels_at = {at: (_planned(strategy, key, at), label) for at, label in own.items()}
+    return {at: next((x for x in found if x in g.recorded), None) for at, found in labels_at.items()}
 
 
 def further(key: str) -> tuple[str, ...]:

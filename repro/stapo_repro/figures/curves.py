@@ -67,7 +67,7 @@ THRESHOLD = Panel("threshold", "Entropy threshold", "entropy (nats)")
 PANELS = (REWARD, ENTROPY, SILENCED, Panel("accuracy", "Validation accuracy", "accuracy (%)", 100.0))
 _SHARES = (SILENCED, Panel("candidate_share", "Candidates: A > 0, p < τₚ", SILENCED.unit, 100.0))
 _QUANTILES = tuple(Panel(f"{_QUANTILE}{q}", f"{q} % quantile", "token entropy (nats)") for q in (25, 50, 75, 95, 99))
-_VALIDATED = ("accuracy", "val-core")
+_VALIDATED = ("accuracy", "val-")
 
 
 def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POINTS) -> Curve | None:

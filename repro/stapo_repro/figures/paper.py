@@ -21,7 +21,7 @@ _SIZES = tuple(labels.PAPER_SIZES)
 _S, _M, _L = ((size,) for size in _SIZES)
 _SIX = tuple(labels.PAPER_BENCHMARKS)
 # "the default evaluation configuration is set to T=0.7, top-p=0.9" (Section "Settings"): of figures that name no other
-_AIME24 = curves.Panel("accuracy_t0.7", "AIME24 in validation", "avg@32 (%), T = 0.7", 100.0)
+_AIME24 = curves.Panel("val-t0.7/aime24/acc/mean@32", "AIME24 in validation", "avg@32 (%), T = 0.7", 100.0)
 _CURVES = _AIME24, curves.ENTROPY, curves.REWARD
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "tokens_density")),

@@ -77,7 +77,8 @@ def density(run: LoggedRun) -> Sketch:
                   textcoords="offset points", ha="left", va="bottom", size=7)  # fmt: skip
     band = numbers.threshold(run)
     if band is None and np.inf not in run.thresholds:
-        axes.set_title("no rare token, so no entropy threshold", color=GREY, weight="normal")
+        none = "q = 0: no token is silenced" if len(run.thresholds) else "no rare token, so no entropy threshold"
+        axes.set_title(none, color=GREY, weight="normal")
         return Sketch("tokens_density", title, figure, caption, dense=True)
     low, median, high = band or (top, top, top)  # infinite where q is 1
     axes.add_patch(Rectangle((left, 0), right - left, min(median, top), fill=False, edgecolor=SILENCED, linewidth=1.6,

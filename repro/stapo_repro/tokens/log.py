@@ -153,9 +153,10 @@ class LoggedRun:
 
     @property
     def caption_opening(self) -> str:
-        """What a caption says of a model that is none of the paper's."""
-        aside = labels.what_it_is(self.size)
-        return f"{aside} " if aside else ""
+        """What a caption says of a model that is none of the paper's, and which training it is."""
+        seed = run_part(self.record).get("seed") if self.record else None
+        parts = [labels.what_it_is(self.size), f"Seed {seed}." if seed is not None else ""]
+        return "".join(f"{part} " for part in parts if part)
 
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""

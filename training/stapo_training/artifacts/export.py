@@ -182,7 +182,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     check_tensors(tokenizer, found, cure, more=False)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(tokenizer, partial)
+    shutil.copytree(tokenizer, partial, ignore=shutil.ignore_patterns("*.safetensors*"))  # veRL's hf_model, in fp32
     config["dtype"] = name_of_type
     for name in ("attn_implementation", "_attn_implementation"):  # the run's choice, which others may not know
         config.pop(name, None)

@@ -93,7 +93,8 @@ def check(compose: Compose, overrides: Sequence[str], definition: Definition) ->
         config = compose(base)
         longest = config.data.max_response_length
         for part, name in (("proxy", "lowest"), ("advantage", "target_entropy")):
-            base.append(f"actor_rollout_ref.{part}.{name}={_MORE * config.actor_rollout_ref[part][name]}")
+            value = _MORE * config.actor_rollout_ref[part][name]
+            base.append(f"actor_rollout_ref.{part}.{name}={min(value, 1.0) if name == 'lowest' else value}")
             definition = definition.model_copy(update={name: _MORE * getattr(definition, name)})
         hand = forked(1, _by_hand, Path(folder), definition, longest)
         for ranks in (1,) if definition.within_micro_batch else (1, 2):
