@@ -64,8 +64,8 @@ def test_an_overlay_in_a_file_is_a_method(overlay: Path, monkeypatch: pytest.Mon
     ("method", "override", "name", "label"),
     [
         ("mine.yaml", "q=0.25", "{here}/mine.py:symmetric", "mine-q0.25"),
-        ("stapo", "name=mine.py:symmetric", "{here}/mine.py:symmetric", "stapo-mine"),
-        ("stapo", "name=mine:symmetric", "mine:symmetric", "stapo-mine"),
+        ("stapo", "name=mine.py:symmetric", "{here}/mine.py:symmetric", "stapo-mine-symmetric"),
+        ("stapo", "name=mine:symmetric", "mine:symmetric", "stapo-mine-symmetric"),
     ],
 )
 def test_a_selector_of_the_command_line_is_found_from_anywhere_and_part_of_the_label(

@@ -35,8 +35,9 @@ def kept_in(out: Path, name: str) -> str:
 
 
 def label(name: str) -> str:
-    """A selector's part of a run's label: the last part of its file or module."""
-    return Path(name.rpartition(":")[0].removesuffix(".py")).name.rpartition(".")[2] if is_own(name) else name
+    """A selector's part of a run's label: the last part of its file or module, and its function."""
+    place, _, function = name.rpartition(":")
+    return f"{Path(place.removesuffix('.py')).name.rpartition('.')[2]}-{function}" if is_own(name) else name
 
 
 @cache
