@@ -13,13 +13,12 @@ from stapo_eval.decoding import Chat
 from stapo_eval.engines.options import EngineOptions, key_values
 from stapo_results.benchmarks import is_file_name, name_of_file
 from stapo_results.errors import BadInput
-from stapo_results.schema import MAX_TOKENS, JudgeMode
+from stapo_results.schema import MAX_TOKENS, JudgeMode, Preset
 
 _TEMPLATE = {"conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize",
              "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
              "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
 """Parameters of transformers' `apply_chat_template` that are not the template's."""
-Preset = Literal["ours", "math-verify", "justrl", "strict"]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ MAX_TOKENS = 20_480  # of its responses there
 Reason = Literal["match", "mismatch", "no_answer", "timeout", "wall_timeout", "memory", "error"]
 JudgeVerdict = Literal["correct", "incorrect", "invalid", "not_asked"]
 JudgeMode = Literal["compass", "justrl-exact"]
+Letter = Literal["A", "B", "C", ""]
+Preset = Literal["ours", "math-verify", "justrl", "strict"]
 ReplyForm = Literal["letter", "marked", "stray", ""]
 FinishReason = Literal["stop", "length", "error"]
 
@@ -120,7 +122,7 @@ class Judgement(Record):
     prompt_tokens: Annotated[int, Field(ge=0)]
     status: Literal["answered", "too_long", "error"]
     reply: str
-    letter: Literal["A", "B", "C", ""]
+    letter: Letter
     form: ReplyForm = ""
     error: str = ""
 

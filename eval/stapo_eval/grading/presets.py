@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 from stapo_eval.grading import library
-from stapo_eval.grading.rules import Gold, Options, are_parts, full, in_one, listed, quick
-from stapo_eval.grading.text import is_whole, key, marked, number, same_whole
+from stapo_eval.grading.rules import Gold, Options, are_parts, full, in_one, listed, quick, quick_one
+from stapo_eval.grading.text import key, marked
 from stapo_eval.grading.values import measured
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
@@ -37,22 +37,12 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
     return answer
 
 
-def _strict(gold: str, answer: str) -> bool:
-    g, a = key(gold), key(answer)
-    if g == a:
-        return True
-    if is_whole(g) and is_whole(a):
-        return same_whole(g, a)
-    x = number(g)
-    return x is not None and x == number(a)
-
-
 def decide_quickly(gold: Gold, answer: str, options: Options) -> bool | None:
     """The verdict where it takes no algebra, else None: bounded on any input."""
     if options.preset == "ours":
         return quick(gold, answer, options)
     if options.preset == "strict":
-        return _strict(in_one(gold), answer)
+        return bool(quick_one(key(in_one(gold)), key(answer), Options()))
     return _justrl_quickly(in_one(gold), answer) if options.preset == "justrl" else None
 
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from importlib import metadata
-from typing import Literal, get_args
+from typing import get_args
 
 from stapo_eval.grading import shape
 from stapo_eval.grading.text import clean, is_whole, joined, key, marked, number, same_whole
 from stapo_eval.grading.values import Terms
 from stapo_results.answers import final_boxes
 from stapo_results.errors import BadInput
+from stapo_results.schema import Preset
 
 Gold = str | tuple[str, ...]
-Preset = Literal["ours", "math-verify", "justrl", "strict"]
 _LONGEST = 2000  # characters of an answer that is read
 
 
@@ -75,7 +75,8 @@ def _items(text: str) -> list[str] | None:
     return text.split(",") if "," in text else None
 
 
-def _quick_one(gold: str, answer: str, options: Options) -> bool | None:
+def quick_one(gold: str, answer: str, options: Options) -> bool | None:
+    """The verdict on two keys (`text.key`) of single answers; None where algebra has to decide."""
     if gold == answer:
         return True
     if not answer:
@@ -105,11 +106,11 @@ def quick(gold: Gold, answer: str, options: Options) -> bool | None:
         g, a = key(gold), key(answer)
         if options.unordered and "," in gold and "," in answer and g != a:
             return None  # they may be lists and no numbers with commas
-        return _quick_one(g, a, options)
+        return quick_one(g, a, options)
     golds, answers = [key(g) for g in gold], _items(key(answer))
     if answers is None or len(answers) != len(golds):
         return None
-    pair = partial(_quick_one, options=options)
+    pair = partial(quick_one, options=options)
     if options.ordered:
         results = list(map(pair, golds, answers))
         return False if False in results else None if None in results else True

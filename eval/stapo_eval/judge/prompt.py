@@ -12,13 +12,11 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from stapo_eval.grading.rules import Gold, in_one
 from stapo_eval.judge.published import JudgePrompt
-from stapo_results.schema import FinishReason, JudgeMode, JudgeVerdict, ReplyForm
+from stapo_results.schema import FinishReason, JudgeMode, JudgeVerdict, Letter, ReplyForm
 
-Letter = Literal["A", "B", "C", ""]
 MEANING: dict[Letter, JudgeVerdict] = {"A": "correct", "B": "incorrect", "C": "invalid", "": "invalid"}
 KNOWN_FORMS = ("letter", "marked")
 

@@ -9,7 +9,7 @@ mini-batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -61,11 +61,6 @@ def rare_in_correct(stats: TokenStats, tau_p: float) -> torch.Tensor:
     return stats.response_N & (stats.advantage_N > 0) & (stats.logprob_N.double().exp() < tau_p)
 
 
-def rare_in_wrong(stats: TokenStats, tau_p: float) -> torch.Tensor:
-    """The mirror image (N,): response tokens with advantage < 0 and probability < tau_p."""
-    return stats.response_N & (stats.advantage_N < 0) & (stats.logprob_N.double().exp() < tau_p)
-
-
 def keep_all(stats: TokenStats, *, pool: Pool = alone) -> Selection:
     """Every response token (GRPO, JustRL)."""
     nothing_N = torch.zeros_like(stats.response_N)
@@ -85,15 +80,6 @@ def _ranked(stats: TokenStats, candidate_N: torch.Tensor, tau_p: float, among: s
     return stats.response_N & stats.right_N & (stats.logprob_N.double().exp() < tau_p)
 
 
-def _silence_below(
-    stats: TokenStats, candidate_N: torch.Tensor, ranked_N: torch.Tensor, q: float, pool: Pool
-) -> Selection:
-    """Silence the candidates whose entropy is below the q-quantile of the ranked tokens' entropies."""
-    threshold = quantile(pool(stats.entropy_N[ranked_N]), q)
-    silenced_N = candidate_N & (stats.entropy_N.double() < threshold)
-    return Selection(stats.response_N & ~silenced_N, candidate_N, threshold)
-
-
 def silence_spurious(
     stats: TokenStats, *, tau_p: float, q: float, among: str = "positive", pool: Pool = alone
 ) -> Selection:
@@ -104,7 +90,9 @@ def silence_spurious(
     not below its own quantile); ties at the quantile are kept. q = 1 silences every candidate (JustRL-FullMask).
     """
     candidate_N = rare_in_correct(stats, tau_p)
-    return _silence_below(stats, candidate_N, _ranked(stats, candidate_N, tau_p, among), q, pool)
+    threshold = quantile(pool(stats.entropy_N[_ranked(stats, candidate_N, tau_p, among)]), q)
+    silenced_N = candidate_N & (stats.entropy_N.double() < threshold)
+    return Selection(stats.response_N & ~silenced_N, candidate_N, threshold)
 
 
 def silence_spurious_wrong(stats: TokenStats, *, tau_p: float, q: float, pool: Pool = alone) -> Selection:
@@ -112,8 +100,7 @@ def silence_spurious_wrong(stats: TokenStats, *, tau_p: float, q: float, pool: P
 
     STAPO names tokens of incorrect responses as future work and gives no rule; this is its own, mirrored.
     """
-    candidate_N = rare_in_wrong(stats, tau_p)
-    return _silence_below(stats, candidate_N, candidate_N, q, pool)
+    return silence_spurious(replace(stats, advantage_N=-stats.advantage_N), tau_p=tau_p, q=q, pool=pool)
 
 
 def silence_low_probability(stats: TokenStats, *, tau_p: float, pool: Pool = alone) -> Selection:
