@@ -108,10 +108,10 @@ def test_a_decided_value_that_the_configuration_does_not_hold_is_refused() -> No
 
 def test_a_size_that_the_machine_does_not_know_is_refused() -> None:
     with pytest.raises(BadInput) as e:
-        compose([*place("mini", "8gpu"), "run.size=huge"])
-    assert (e.value.found, "+by_size.huge" in e.value.next_step) == ("huge", True)
+        compose([*place("mini", "8gpu"), "run.size=huge-0.5b"])
+    assert (e.value.found, "+by_size.huge-0-5b=" in e.value.next_step) == ("huge-0.5b", True)
     row = "{tokens: 9000, tensor_parallel: 4, offload: false, on_host: false}"
-    config = compose([*place("mini", "8gpu"), "run.size=huge", f"+by_size.huge={row}"])
+    config = compose([*place("mini", "8gpu"), "run.size=huge-0.5b", f"+by_size.huge-0-5b={row}"])
     assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 9000
 
 

@@ -46,6 +46,8 @@ def refusals(checks: Any) -> dict[str, str]:
         ([f"{A}.actor.ppo_mini_batch_size=1", f"{A}.rollout.n=4"], "sizes", "4 / 8"),
         ([f"{A}.actor.use_dynamic_bsz=false", f"{A}.actor.ppo_micro_batch_size_per_gpu=24"], "sizes", "64 / 24"),
         ([f"{A}.actor.ppo_max_token_len_per_gpu=16000"], "sizes", "ppo_max_token_len_per_gpu=16000"),
+        ([f"{A}.rollout.log_prob_max_token_len_per_gpu=8192"], "sizes", "at least 16384"),
+        (["method=grpo", f"{A}.ref.log_prob_max_token_len_per_gpu=8192"], "sizes", "at least 16384"),
         (["method=clip_cov", f"{A}.actor.ppo_max_token_len_per_gpu=32767"], "sizes", "at least 32768"),
         ([f"{A}.selector.q=75"], "selector", "selector.q"),
         ([f"{A}.token_log.folder=/x"], "token log", "/out/token_log"),
@@ -55,6 +57,7 @@ def refusals(checks: Any) -> dict[str, str]:
             ([f"{key}={value}"], key.lstrip("+"), f"{key.lstrip('+')}={cure}")
             for key, value, cure in (
                 (f"{A}.model.use_fused_kernels", "true", "false"),
+                (f"{A}.nccl_timeout", "3600", "600"),
                 (f"{A}.model.lora_rank", "8", "0"),
                 (f"{A}.model.lora.rank", "8", "0"),
                 (f"{A}.model.lora_adapter_path", "/a", "null"),

@@ -46,6 +46,12 @@ def test_what_does_not_compose_is_bad_input(overrides: list[str], named: str) ->
     assert named in str(e.value.found)
 
 
+def test_an_error_of_hydras_shows_no_secret() -> None:
+    with pytest.raises(BadInput) as e:
+        compose([*BASE, "ray_kwargs.ray_init.runtime_env.env_vars.WANDB_API_KEY=verysecret"])
+    assert ("WANDB_API_KEY" in str(e.value), "verysecret" in str(e.value)) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [

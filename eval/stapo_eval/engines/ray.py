@@ -5,6 +5,7 @@ Only requests and their ends travel, and only the driver writes records.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -79,19 +80,20 @@ class RayEngine(Engine):
         import ray
         import ray.exceptions
 
-        room = ray.cluster_resources()
-        gpus = how.get("tensor_parallel", 1) if room.get("GPU") else 0
+        nodes = [(n["Resources"].get("GPU", 0), n["Resources"].get("CPU", 0)) for n in ray.nodes() if n["Alive"]]
+        gpus = how.get("tensor_parallel", 1) if any(cards for cards, _ in nodes) else 0
         cores = 1 if gpus else max(1, how.get("threads", 1))
-        self.copies = copies = copies or int(room.get("GPU", 0) // max(1, gpus))
-        if not copies:
-            raise BadInput("the cluster has no GPU", found=f"{room['CPU']:g} CPUs", next_step="--replicas NUMBER")
-        if copies * gpus > room.get("GPU", 0) or copies * cores > room["CPU"]:  # the actors would wait for ever
+        room = sum(int(min(cards // gpus if gpus else math.inf, cpus // cores)) for cards, cpus in nodes)
+        self.copies = copies = copies or int(sum(cards // max(1, gpus) for cards, _ in nodes))
+        if not copies or copies > room:  # the actors would wait for ever
             raise BadInput(
-                f"the cluster has no room for {copies} replicas",
-                found=f"{room.get('GPU', 0):g} GPUs, {room['CPU']:g} CPUs",
-                expected=f"{gpus} GPUs and {cores} CPUs each",
-                next_step="a lower --replicas, fewer --threads, or more nodes",
+                f"the cluster has no room for {copies or 'a'} replica{'s' * (copies > 1)}",
+                found="; ".join(f"a node with {cards:g} GPUs, {cpus:g} CPUs" for cards, cpus in nodes),
+                expected=f"{gpus} GPUs and {cores} CPUs on one node for each",
+                next_step="--replicas NUMBER, fewer --threads, a lower --tensor-parallel, or more nodes",
             )
+        if ray.available_resources().get("GPU", 0) < copies * gpus:
+            print("the cluster's GPUs are in use: waiting for them", file=sys.stderr, flush=True)
         # Any: Ray's stubs take the decorated class for a function
         actor: Any = ray.remote(num_gpus=gpus, num_cpus=cores, max_restarts=0, max_task_retries=0)(Replica)
         self.replicas = {i: actor.remote() for i in range(copies)}
@@ -171,18 +173,19 @@ def _connect(address: str) -> bool:
         # Ray's servers then listen on loopback only. The name is Ray's; it is read when Ray is imported.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    cure = "ray start --head on that machine, leave out --ray-address, or --replicas 1"
+    what = f"no Ray cluster could be joined at {address}"
     try:
         import ray
-
-        if ray.is_initialized():
-            return False
+        from ray.exceptions import RayError
+    except ImportError as e:
+        raise BadInput(what, found=message_of(e), next_step=cure) from None
+    if ray.is_initialized():
+        return False
+    try:
         ray.init(address=address, job_config=safe_path.ray_job(), log_to_driver=False, include_dashboard=False)
-    except (ImportError, ConnectionError, ValueError, RuntimeError) as e:
-        raise BadInput(
-            f"no Ray cluster could be joined at {address}",
-            found=message_of(e),
-            next_step="ray start --head on that machine, leave out --ray-address, or --replicas 1",
-        ) from None
+    except (ConnectionError, ValueError, RuntimeError, RayError) as e:  # its own where the token is another
+        raise BadInput(what, found=message_of(e), next_step=cure) from None
     return True
 
 

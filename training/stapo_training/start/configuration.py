@@ -188,9 +188,12 @@ def compose(overrides: Sequence[str]) -> Any:
     except (HydraException, OmegaConfBaseException) as e:
         if own_error := resolvers.own_error(e):
             raise own_error from None
+        text, shown = message_of(e), provenance.redact_command(overrides)
+        for whole, part in zip(overrides, shown, strict=True):
+            text = text.replace(whole, part)
         raise BadInput(
             "the configuration does not compose",
-            found=f"{message_of(e)}\n{' '.join(provenance.redact_command(overrides))}",
+            found=f"{text}\n{' '.join(shown)}",
             expected="KEY=VALUE with a key that exists (+KEY=VALUE adds one)",
             next_step=f"{_near_key(str(e), overrides)}without it, stapo-train run ... --config-only shows every key",
         ) from None

@@ -37,15 +37,16 @@ def of_size(key: str, *, _root_: Any) -> Any:
     size, table = _root_.run.size, _root_.by_size
     if is_miniature_size(size):  # one architecture in three worlds
         size = MINI
-    if size not in table:
+    row = size.replace(".", "-")  # Hydra takes no key with a dot from the command line
+    if size not in table and row not in table:
         raise BadInput(
             "this hardware has no settings for this size",
             found=size,
             expected=" | ".join(table),
-            next_step=f"choose another hardware, or add a row to its table: +by_size.{size}='{{tokens: 16384, "
+            next_step=f"choose another hardware, or add a row to its table: +by_size.{row}='{{tokens: 16384, "
             "tensor_parallel: 1, offload: false, on_host: false}'",
         )
-    return table[size][key]
+    return table[size if size in table else row][key]
 
 
 def cpu_slots(ranks: int, units: int, nodes: int) -> int:

@@ -37,6 +37,7 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "actor_rollout_ref.model.lora_rank": (0, _LORA),
     "actor_rollout_ref.model.lora.rank": (0, _LORA),
     "actor_rollout_ref.model.lora_adapter_path": (None, _LORA),
+    "actor_rollout_ref.nccl_timeout": (600, "veRL reads it for a critic alone; torch's limit holds"),
     "actor_rollout_ref.rollout.checkpoint_engine.backend": ("naive", _SOCKET),
     "actor_rollout_ref.rollout.top_p": (1, _OTHER),
     "actor_rollout_ref.rollout.top_k": (-1, _OTHER),
@@ -123,6 +124,16 @@ def check_sizes(config: Any) -> None:
             next_step=f"actor_rollout_ref.actor.{key}={least}",
         )
 
+    for key in ("rollout", "ref"):
+        part = config.actor_rollout_ref[key]
+        if part.log_prob_use_dynamic_bsz and part.log_prob_max_token_len_per_gpu < longest:
+            key = f"actor_rollout_ref.{key}.log_prob_max_token_len_per_gpu"
+            raise BadInput(
+                "a micro-batch does not hold a sequence",
+                found=f"{key}={part.log_prob_max_token_len_per_gpu}",
+                expected=f"at least {longest}",
+                next_step=f"{key}={longest}",
+            )
     if rollout.max_model_len is not None and rollout.max_model_len < longest:
         key = "actor_rollout_ref.rollout.max_model_len"
         raise BadInput("veRL's rollout would cut responses, and the count of the truncated not know of it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import sys
 from typing import Any
 
 import ray
@@ -88,9 +89,13 @@ def train(config: Any) -> None:
     environment["env_vars"] |= {k: str(v) for k, v in (asked.pop("env_vars", None) or {}).items()} | safe_path.VARIABLES
     environment["env_vars"][vllm_plugin.RUN] = hashlib.sha256(str(config.run.out).encode()).hexdigest()[:12]
     environment |= {k: v for k, v in asked.items() if v is not None}
+    if given.get("address"):  # a node's own Python is that of the environment in which `ray start` was called
+        environment.setdefault("py_executable", sys.executable)
     # without an address Ray would join whatever cluster somebody has started on this machine
     given |= {"address": given.get("address") or "local", "job_config": safe_path.ray_job()}
     ray.init(**given, runtime_env=environment)
+    if asked:  # which may hold secrets, and a logger is given the configuration
+        config.ray_kwargs.ray_init.runtime_env = None
     try:
         main_ppo.pprint = lambda _: None  # the whole configuration, 1,100 lines; run.json has it
         with waiting.watched(config.run.command), queue_start.beside():
