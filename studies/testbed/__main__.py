@@ -48,7 +48,7 @@ def show(r: CellRequest, seconds: float) -> None:
 
 
 def page(check: bool = False) -> int:
-    """Write tables, figures and the README's picture from the committed records.
+    """Write tables and figures, with their page, from the committed records.
 
     Args:
         check: Write nothing; compare with what is on disk and exit 1 with a diff if it is stale.

@@ -63,11 +63,9 @@ def run(r: CellRequest) -> float | None:
     made.refuse()
     if r.dry_run:
         return None
-    # a stage has to end in order: a training step of the largest model and its checkpoint
-    grace = 30.0 if r.on_cpu else 1800.0
     expected = {name: 3600 * c.hours for name, c in costs.items() if c.hours is not None}
     jobs, cards, _ = checks.sharing(r)
-    execute(r.out, checks.new_record(r), stages, grace, jobs=jobs, cards=cards, expected=expected)
+    execute(r.out, checks.new_record(r), stages, jobs=jobs, cards=cards, expected=expected)
     return time.monotonic() - began
 
 
@@ -157,7 +155,7 @@ def show_end(r: CellRequest, wall_seconds: float, collecting: str = "") -> None:
     seconds = sum(s.seconds for s in read_states(r.out).values())
     print(f"This call {duration(wall_seconds)}, all stages {duration(seconds)}. Pages, records and logs: {r.out}")
     if collecting:
-        print(f"To commit: {collecting}, then tox -e tables")
+        print(f"To commit: {collecting}, then stapo-train configs and tox -e tables")
 
 
 def _scores(rows: list[dict[str, Any]]) -> str:

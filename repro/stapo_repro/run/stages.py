@@ -438,14 +438,14 @@ class StageRunner:
 
 
 def execute(
-    out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0, patience: float = 5.0, jobs: int = 1,
+    out: Path, record: Run, stages: Sequence[Stage], grace: float = 1800.0, patience: float = 5.0, jobs: int = 1,
     cards: Sequence[str] = (), expected: Mapping[str, float] | None = None,
 ) -> set[str]:  # fmt: skip
     """Run the stages of one folder as its only writer; returns the names of those that had to run.
 
     Args:
         record: of the run, as `provenance.new_run` makes it.
-        grace: seconds a child has between TERM and KILL.
+        grace: seconds a child has to end in order: a training step of the largest model and its checkpoint.
         patience: seconds that daemons have after their stage ended.
         jobs: stages at a time, of those whose inputs are there.
         cards: GPUs to share among stages that want some; without any each stage sees all.

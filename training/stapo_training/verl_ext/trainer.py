@@ -340,7 +340,7 @@ def is_right(acc: Any) -> bool:
 def stopped_by(fatal: list[alarms.Alarm], checkpoint: Path | None) -> RunFailed:
     """The error that ends a run whose configuration stops at these alarms; `checkpoint` is its last one."""
     kinds, place = {a.kind for a in fatal}, checkpoint.name if checkpoint else "the start"
-    runner = "; VLLM_USE_V2_MODEL_RUNNER=0 (docs/training.md) needs another run.out"
+    runner = "; VLLM_USE_V2_MODEL_RUNNER=0 (docs/gpu.md) needs another run.out"
     return RunFailed(
         f"step {fatal[0].step} stopped the run by its alarm {fatal[0].kind}: {fatal[0].line}",
         next_step="read STATUS.md; the same command resumes from "
