@@ -13,10 +13,9 @@ from stapo_training.probe.encoding import EncodedTokens, ModelFolder
 from stapo_training.probe.responses import Response
 from stapo_training.selection.selectors import alone, silence_spurious
 from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution, token_keys
-from stapo_training.token_log.rows import MiniBatch
+from stapo_training.token_log.rows import TOP, MiniBatch
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-TOP = 5
 _CHECKED = 16
 """Tokens of the first response at which the model's own logits are compared with those of its output layer."""
 _AT_A_TIME = 2**25

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 
 
-def group_advantage(reward_G: torch.Tensor, epsilon: float = 1e-6) -> torch.Tensor:
-    """(reward - mean) / (unbiased std + epsilon) over the G responses of one prompt (STAPO, Eq. ratio_adv_def)."""
-    return (reward_G - reward_G.mean()) / (reward_G.std() + epsilon)
+def group_advantage(reward_G: torch.Tensor) -> torch.Tensor:
+    """(reward - mean) / (unbiased std + 1e-6) over the G responses of one prompt (STAPO, Eq. ratio_adv_def)."""
+    return (reward_G - reward_G.mean()) / (reward_G.std() + 1e-6)
 
 
 def clipped_surrogate(

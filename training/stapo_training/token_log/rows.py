@@ -17,6 +17,8 @@ from stapo_results import token_log
 
 BEFORE, AFTER = 24, 8
 """Ids of context that a row keeps."""
+TOP = 5
+"""Most probable tokens that a row names."""
 
 Columns = dict[str, Any]
 """A sequence a column, by the column's name."""

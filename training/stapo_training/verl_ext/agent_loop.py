@@ -14,8 +14,6 @@ from stapo_results.schema import SETTINGS
 from stapo_training.verl_ext.rollout import LocalRollout, sample_seed
 from stapo_training.verl_ext.step_tokens import stop_tokens
 
-AGENT_NAME = "stapo_single_turn"
-
 
 def engine_parameters(rollout: str) -> dict[str, Any]:
     """Sampling parameters of one rollout engine alone.
@@ -31,7 +29,7 @@ def engine_parameters(rollout: str) -> dict[str, Any]:
     return {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
 
 
-@register(AGENT_NAME)
+@register("stapo_single_turn")
 class SeededAgentLoop(SingleTurnAgentLoop):
     """veRL's single-turn loop with a seed of its own for every sample (`sample_seed`) and all stop tokens."""
 

@@ -8,15 +8,13 @@ import torch
 from stapo_training.methods import SelectorConfig
 from stapo_training.selection import selectors
 from stapo_training.selection.token_stats import TokenStats
-from stapo_training.token_log.rows import LogPart, MiniBatch, clipped, logged
+from stapo_training.token_log.rows import TOP, LogPart, MiniBatch, clipped, logged
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext.logits import PackedLogits
 from stapo_training.verl_ext.mini_batch import Batch, RankTokens, TrainedStep
 
 ROW = "selector_row"
 """The key under which micro-batches carry their sequences' rows in the mini-batch."""
-TOP = 5
-"""Most probable tokens that a row of the token log names."""
 
 
 class LogRecorder:

@@ -34,12 +34,11 @@ from stapo_training.verl_ext.worker import OLD_IS_CURRENT, STEP, StapoWorker
 
 assert advantages  # imported because it registers
 
-MODE = "stapo"
 _POLL_SECONDS = 0.5  # a poll asks for every key of the step; a LocalRollout has stored all before the first
 _FAILED = "failed_validation"
 
 
-@register_trainer(MODE)
+@register_trainer("stapo")
 class StapoTrainer(PPOTrainerSync):
     """Synchronous training whose result is a function of configuration and seed.
 
