@@ -188,8 +188,8 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     # late entropy: the mean of the last quarter of eight steps
     late = [s.values["token_entropy_mean"] for s in g.runs[0].steps if s.step in (7, 8)]
     entropy = compare.late_entropy(g, "stapo")
-    synthetic.cell(tmp_path, "stapo-q1.0", "mini-add", "t1.0", ["10"])
-    assert compare.sweep(of(tmp_path)[MINI], "stapo", "q")[1.0] == "stapo-q1.0"
+    synthetic.cell(tmp_path, "stapo-q1", "mini-add", "t1.0", ["10"])
+    assert compare.sweep(of(tmp_path)[MINI], "stapo", "q")[1.0] == "stapo-q1"
     assert entropy.mean == pytest.approx(sum(late) / 2)
     assert g.methods == tuple(labels.METHODS)  # such a run is in no other figure
 

@@ -171,16 +171,22 @@ def test_a_model_whose_attention_caps_its_scores_is_refused() -> None:
 
 
 def test_a_row_whose_logits_are_not_finite_ends_alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts = _prompts(5)
-    whole = generate(model, prompts, list(range(5)), Drawing(0.7), max_new_tokens=12, stop_token_ids=[])
-    sampler = Sampler(model, 8, [])
+    """Its keys and values, too, are not: they stand where another row or the next prompt goes on."""
+    prompts = sorted(_prompts(6), key=len, reverse=True)
+    whole = generate(model, prompts, list(range(6)), Drawing(0.7), max_new_tokens=12, stop_token_ids=[])
+    sampler = Sampler(model, 3, [])
     for i, prompt in enumerate(prompts):
         sampler.add(i, prompt, i, Drawing(0.7), 12)
-    logits_of, broken = sampler._logits, max(range(5), key=lambda i: len(prompts[i]))
+    logits_of, broken = sampler._logits, 0
 
     def logits(ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         out = logits_of(ids, position)
-        return out.masked_fill(position == len(prompts[broken]) + 4, torch.nan) if ids.shape[1] == 1 else out
+        if ids.shape[1] == 1 and position[0] == len(prompts[broken]) + 4:
+            out[0] = torch.nan
+            for pair in sampler.slots.layers.values():
+                for cache in pair:
+                    cache[0, :, position[0]] = torch.nan
+        return out
 
     monkeypatch.setattr(sampler, "_logits", logits)
     ended: dict[Any, Any] = {}

@@ -65,7 +65,7 @@ class Where:
 
 @dataclass(frozen=True)
 class What:
-    """Options that samples, verdicts or scores depend on: in one run folder they have one value."""
+    """Options that samples, verdicts or scores depend on: in one run folder each but `batch_rows` has one value."""
 
     benchmarks: str = "all"
     """Names or .jsonl files joined by commas; `all` is the paper's six."""

@@ -76,9 +76,9 @@ def _empty_as_none(value: Any) -> Any:
 
 def _as_text(value: Any) -> Any:
     """Numbers as text, 3.0 as the integer that it copies; what is no finite number and no text stays and is refused."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return value
-    return str(int(value) if int(value) == value else value)
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value) if value.is_integer() else value)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class Problem(BaseModel):

@@ -237,6 +237,12 @@ class _Slots:
             for cache, part in zip(self.layers[layer], pair, strict=True):
                 cache[row, :, :length] = part[0]
 
+    def clear(self, row: int) -> None:
+        """Forget what a row has seen: a mask hides a number, and no NaN."""
+        for pair in self.layers.values():
+            for cache in pair:
+                cache[row].zero_()
+
     def swap(self, row: int, other: int, length: int) -> None:
         """Two rows change places with what they have seen, of `length` positions at most."""
         for pair in self.layers.values():
@@ -484,6 +490,8 @@ class Sampler:
                 continue
             response = Generated(row.tokens, row.logprobs, "stop" if stopped else "length")
             ended.append((row.key, _not_finite() if broken else response))
+            if broken:
+                self.slots.clear(i)
             last = self.working.pop()
             if last is not row:
                 self.working[i] = last

@@ -85,6 +85,8 @@ class RayEngine(Engine):
         cores = 1 if gpus else max(1, how.get("threads", 1))
         room = sum(int(min(cards // gpus if gpus else math.inf, cpus // cores)) for cards, cpus in nodes)
         self.copies = copies = copies or int(sum(cards // max(1, gpus) for cards, _ in nodes))
+        if not (copies or gpus):
+            raise BadInput("the cluster has no GPU", found=f"{len(nodes)} nodes", next_step="--replicas NUMBER")
         if not copies or copies > room:  # the actors would wait for ever
             raise BadInput(
                 f"the cluster has no room for {copies or 'a'} replica{'s' * (copies > 1)}",

@@ -222,9 +222,12 @@ def sweep(g: Group, strategy: str, key: str) -> Points:
             values.add(tau_p)
         if key == "q" and tau_p == TAU_P:
             values.add(q)
-    own = {at: with_values(strategy, *((at, Q) if key == "tau_p" else (TAU_P, at))) for at in sorted(values)}
-    labels_at = {at: (_planned(strategy, key, at), label) for at, label in own.items()}
-    return {at: next((x for x in found if x in g.recorded), None) for at, found in labels_at.items()}
+    points: Points = {}
+    for at in sorted(values):
+        own = (strategy, at, Q) if key == "tau_p" else (strategy, TAU_P, at)
+        label = _planned(strategy, key, at)
+        points[at] = label if label in g.recorded else next((m for m in g.recorded if variant(m) == own), None)
+    return points
 
 
 def further(key: str) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ def run(
         quick: Few steps, samples and problems: shows that the path works.
         steps: Training steps. Default: 30 for the miniature, 3,000 for the paper's models.
         data_dir: Folder with the six benchmarks, for the paper's cells. Default: the hub's copies.
-        out: Where everything goes. Default: runs/miniature or runs/cells.
+        out: Where everything goes. Default: runs/miniature, runs/real or runs/cells, of a quick
+            run with -quick behind it.
         hardware: Default: 8gpu for the paper's models, cpu for the miniature. cpu-2nodes: on a Ray cluster.
         ray_address: A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto.
         source: Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub.
@@ -84,7 +85,7 @@ def run(
     if of_trainings and {method for method, _ in named} == {labels.BASE}:
         raise BadInput(f"nothing is trained that {_flags(of_trainings)} could change", found=" ".join(cells),
                        next_step="leave it out, or name a method's cell too")  # fmt: skip
-    machine, out = hardware or origin.hardware[0], out or Path("runs") / experiment
+    machine, out = hardware or origin.hardware[0], out or Path("runs") / f"{experiment}{'-quick' * quick}"
     if machine not in origin.hardware:
         raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
                        next_step=f"--hardware {' | '.join(origin.hardware)}; without a GPU: {_EXAMPLE}")  # fmt: skip

@@ -21,6 +21,7 @@ _MAY_DIFFER = (
     *("transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
     "actor_rollout_ref.selector.form",  # removed; the records of 0.2.0 name it
+    "actor_rollout_ref.nccl_timeout",  # which nothing reads
     "reward.num_workers",  # how many processes ask the reward function
     *("run.save_minutes", "run.keep_best", "by_size.", "trainer.total_epochs"),
     "trainer.val_before_train",  # a run that has begun does not validate at step 0
