@@ -166,6 +166,7 @@ def _cell(c: Loaded, runs: list[dict[str, Any]], responses: Responses, page: Pat
     r, cell = c.record, c.record.cell
     means = problem_means([parse_verdicts(p.verdicts) for p in r.problems]).tolist()
     step = "" if cell.step == "base" else f", seed {cell.train_seed}, step {cell.step}"
+    step += f", evaluation seed {cell.eval_seed}" * bool(cell.eval_seed)
     lines = zip(r.problems, means, strict=True)
     return {
         "model": f"{labels.method_label(cell.method)}, {labels.size_label(cell.size)}",

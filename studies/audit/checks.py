@@ -361,7 +361,8 @@ def check_precision(claims: PaperClaims) -> AuditCheck:
     hits, chance = sum(math.floor(high) >= low for low, high in steps), math.prod(high - low for low, high in steps)
     summary = (
         f"{hits} of {len(steps)} log ratios of a printed probability to the largest beside it are multiples of 1/8 nat "
-        f"within rounding, by chance with a probability of {chance:.0e}; left out are those whose rounding is wider. "
+        f"within rounding, all of them by chance with a probability of {chance:.0e}; left out are those whose rounding "
+        "is wider. "
         "Numbers in bf16 from 16 to 32 are 1/8 apart, from 32 to 64 1/4: so logits in bf16 give such ratios. "
         "Rounding moves each of two such logits by up to 1/16 nat, the probability of a rare token beside a likely one "
         f"by {math.expm1(LOGIT_STEP):.0%}, from 32 on by {math.expm1(2 * LOGIT_STEP):.0%}. Possible reasons: autocast "

@@ -75,8 +75,9 @@ def score(tokens: Sequence[LabelledToken]) -> tuple[Number, Number, dict[str, li
 
     Returns:
         The share of equal labels; Cohen's kappa (1960); name -> a number for each of LABELS. Of a mask it is the share
-        among the tokens that it would silence (KEPT: that S2T would not), the mean of both readings, weighted so that
-        silenced and kept tokens count as often as they occur. The other rows are S2T's shares minus these.
+        among the tokens that it would silence (KEPT: that S2T would not), the mean of both readings, weighted by how
+        many rare tokens each drawn one stands for, also where it was drawn twice and counts once. The other rows are
+        S2T's shares minus these.
     """
     _, prompt_N = np.unique([t.prompt_id for t in tokens], return_inverse=True)
     weight_N = np.array([t.weight for t in tokens])
@@ -140,7 +141,7 @@ def section(file: Path) -> list[str]:
         f"{len(both)} different tokens, read twice: {number_shown(equal, 1, 100)} % equal, "
         f"Cohen's kappa {number_shown(kappa, 2)}.", "",
         *grid(("Tokens that the mask silences", *(f"{x} (%)" for x in LABELS)), texts), "",
-        f"Called harmful by probability, seen afterwards: {_by_probability(tokens)}.", "",
+        f"Called harmful by probability, of the drawn without weights, seen afterwards: {_by_probability(tokens)}.", "",
         *grid(("First reader, down; second, across", *LABELS),
               [[a, *(str(both.count((a, b))) for b in LABELS)] for a in LABELS]), "",
         f"The first {_EACH} of each kind on which both readers agree, then {2 * _EACH} on which they do not:", "",

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from stapo_repro import labels
-from stapo_repro.read import TrainingRun, load_training_runs
+from stapo_repro.read import TrainingRun, check_seeds, load_training_runs
 from stapo_repro.statistics import ALPHA
 from stapo_repro.text import grid, number_shown, p_shown, shown
 from stapo_results.resampling import sign_flip_p
@@ -103,6 +103,7 @@ def add(files: dict[Path, bytes]) -> None:
     c = load()
     size = of_world(c.world)
     runs = [r for r in load_training_runs([RECORDS]) if r.size == size] if RECORDS.exists() else []
+    check_seeds(runs)
     without = [r for r in load_training_runs([WITHOUT]) if r.size == size]
     lines = ["# A noisy reward", "", c.question, "", c.rule, "", c.pilot.rule, "", c.expected, "", *_claims(c, runs)]
     lines += ["", *_explored(c, runs), *_pilot(c, runs)]

@@ -11,9 +11,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
 from stapo_repro import labels
-from stapo_repro.read import Loaded, TrainingRun
+from stapo_repro.read import Loaded, TrainingRun, check_seeds
 from stapo_repro.scores import difference, score
 from stapo_repro.text import escape, grid, number_shown
+from stapo_results.errors import BadInput
 from stapo_results.statistics import Number
 from stapo_results.store import read_json
 
@@ -132,19 +133,30 @@ def mean_of(run: TrainingRun, name: str, steps: Iterable[int]) -> float:
 
 
 def _accuracies(first: str, second: str, measure: str, cells: Sequence[Loaded]) -> Number:
-    """First minus second in points, paired by problem, as the first's engine sampled both; `measure`: "accuracy
-    BENCHMARK SETTING"."""
+    """First minus second in points, paired by problem, as one engine sampled both; `measure`: "accuracy BENCHMARK
+    SETTING". Of trained models those of the last step; not known where nothing was evaluated alike.
+
+    Raises:
+        BadInput: two engines, or two ways to evaluate, have both.
+    """
     _, benchmark, setting = measure.split()
-    by_method = defaultdict[str, list[Loaded]](list)
+    alike = defaultdict[tuple[object, ...], dict[str, list[Loaded]]](dict)
     for c in cells:
-        if (c.record.cell.size, c.record.cell.benchmark, c.record.cell.setting) == (SIZE, benchmark, setting):
-            by_method[c.record.cell.method].append(c)
-    engines = {c.record.engine for c in by_method[first]}
-    of_engine = [c for c in by_method[second] if c.record.engine in engines]
-    if not of_engine:
-        return Number()
-    d = difference([score(by_method[first])], [score(of_engine)], (first, second, benchmark, setting)).number
-    return d if d.has_interval else Number()
+        r = c.record
+        if (r.cell.size, r.cell.benchmark, r.cell.setting) == (SIZE, benchmark, setting) and r.cell.step in (
+            "base",
+            STEPS,
+        ):
+            how = (r.engine, r.grader, r.scored_by, r.max_tokens, r.n, str(r.chat))
+            alike[how].setdefault(r.cell.method, []).append(c)
+    both = {how: of for how, of in alike.items() if first in of and second in of}
+    if len(both) > 1:
+        raise BadInput(f"{first} against {second} on {benchmark} was evaluated twice", found="; ".join(map(str, both)),
+                       next_step="name the one that judges the claims")  # fmt: skip
+    for of in both.values():
+        d = difference([score(of[first])], [score(of[second])], (first, second, benchmark, setting)).number
+        return d if d.has_interval else Number()
+    return Number()
 
 
 def _seen(one: str, other: str, where: str, cells: Sequence[Loaded]) -> str:
@@ -157,6 +169,7 @@ def _seen(one: str, other: str, where: str, cells: Sequence[Loaded]) -> str:
 
 def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
     """The claims as a table, each with what was found of each seed; `cells` hold the base by each engine."""
+    check_seeds([r for r in runs if r.size == SIZE])
     claims, rows = load(), []
     for c in claims.claims:
         about = f"{' / '.join(c.measure)}, {c.of}" + (f", first {c.compared} second" if c.compared else "")

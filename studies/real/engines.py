@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from stapo_repro.labels import benchmark_label
+from stapo_repro.labels import benchmark_label, method_label, size_label
 from stapo_repro.read import Loaded
 from stapo_repro.scores import Difference, difference, score
 from stapo_repro.text import grid, number_shown, shown
@@ -24,6 +24,7 @@ RULE = (
     "stays open. It computes in float32, hf did in bfloat16: a difference may be the precision's."
 )
 THIRD = "vllm 0.32"
+_OF_THE_RULE = ("base", "qwen2.5-coder-0.5b", "0", "base", "amc23", "t1.0")
 # of the 0.5B's tokenizer as `fetch` writes it, and as it did until d1309fed: local_files_only is true, and false, in
 # tokenizer_config.json; no other byte differs
 _SAME_TOKENIZER = {
@@ -83,8 +84,9 @@ def _pair(a: Sequence[Loaded], b: Sequence[Loaded], which: str) -> Pair:
 
 def third_engine(pairs: Sequence[Pair]) -> str:
     """What the rule makes of the third engine's draw; "" where it was not run."""
+    pairs = [p for p in pairs if _name(p.first[0]) == _OF_THE_RULE]
     from_hf = [p for p in pairs if p.engines[0].startswith(THIRD) and p.engines[1] == "hf" and p.which == "together"]
-    from_vllm = [p for p in pairs if p.engines[1].startswith(THIRD)]
+    from_vllm = [p for p in pairs if p.engines[0].startswith("vllm") and p.engines[1].startswith(THIRD)]
     if not (from_hf and from_vllm):
         return ""
     if from_hf[0].difference.number.high < 0:
@@ -99,7 +101,10 @@ def _row(p: Pair) -> list[str]:
     told = d.status if p.agree is None else number_shown(d.number, 1, sign=True)
     lengths = [math.fsum(c.record.mean_response_tokens for c in of) / len(of) for of in (p.first, p.other)]
     accuracies = [number_shown(score(of).estimate, 1, 100) for of in (p.first, p.other)]
-    name = f"{benchmark_label(cell.benchmark)}, {cell.setting}, {p.which}"
+    base = (
+        "" if _name(p.first[0])[:2] == _OF_THE_RULE[:2] else f"{method_label(cell.method)}, {size_label(cell.size)}, "
+    )
+    name = f"{base}{benchmark_label(cell.benchmark)}, {cell.setting}, {p.which}"
     agree = {True: "yes", False: "no", None: "undecided"}[p.agree]
     return [name, *p.engines, *accuracies, told, " and ".join(shown(n, 0) for n in lengths), agree]
 

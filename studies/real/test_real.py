@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import synthetic_records as synthetic
@@ -93,18 +94,32 @@ def test_verdicts(number: Number, found: str) -> None:
     assert claims.verdict(claim(), number) == found
 
 
+def evaluated(root: Path, method: str, *where_and_verdicts: Any, **more: Any) -> None:
+    """A record of a size's base, or of a training's last step."""
+    step = {} if method == "base" else {"step": claims.STEPS}
+    synthetic.cell(root, method, *where_and_verdicts, **{"size": claims.SIZE, **step, **more})
+
+
 def test_accuracies_are_paired_by_problem_with_the_base_or_the_other_method(tmp_path: Path) -> None:
     for method, verdicts in (("base", ["00"] * 10), ("stapo", ["11"] * 8 + ["00"] * 2), ("justrl", ["11"] * 10)):
-        synthetic.cell(tmp_path / method, method, "math500", "t1.0", verdicts, size=claims.SIZE)
+        evaluated(tmp_path / method, method, "math500", "t1.0", verdicts)
     cells = load_cells([tmp_path])
     paired = {"of": "paired", "measure": ("accuracy math500 t1.0",)}
     assert [n.mean for n in claims.values(claim(**paired), {}, cells).values()] == [80.0, 100.0]
     assert [n.mean for n in claims.values(claim(**paired, compared="-"), {}, cells).values()] == [-20.0]
 
 
+@pytest.mark.parametrize("changed", [{"step": 15}, {"max_tokens": 64}, {"grader": "ours rules 1"}])
+def test_what_was_evaluated_otherwise_judges_nothing(tmp_path: Path, changed: dict[str, Any]) -> None:
+    evaluated(tmp_path / "base", "base", "math500", "t1.0", ["00"] * 10)
+    evaluated(tmp_path / "stapo", "stapo", "math500", "t1.0", ["11"] * 8 + ["00"] * 2, **changed)
+    one = claim(of="paired", measure=("accuracy math500 t1.0",), methods=("stapo",))
+    assert not claims.values(one, {}, load_cells([tmp_path]))["stapo"].known
+
+
 def test_the_page_has_margins_and_what_was_seen_afterwards(tmp_path: Path) -> None:
     for method, verdicts in (("base", ["00"] * 10), ("grpo", ["11"] * 8 + ["00"] * 2)):
-        synthetic.cell(tmp_path / method, method, "amc23", "t0.7", verdicts, size=claims.SIZE)
+        evaluated(tmp_path / method, method, "amc23", "t0.7", verdicts)
     lines = claims.section([], load_cells([tmp_path]))
     (share,) = (line for line in lines if "silenced_share, all |" in line)
     assert "| 0.0003 to 0.003 | 0.0001 | stapo | 0 | not run |" in share
@@ -121,7 +136,7 @@ def test_accuracy_is_paired_with_the_base_of_the_same_engine(tmp_path: Path) -> 
         ("c", "grpo", "hf", ["11"] * 8 + ["00"] * 2),
         ("d", "stapo", "vllm 0.24.0 compiled", ["11"] * 8 + ["00"] * 2),
     ):
-        synthetic.cell(tmp_path / place, method, "math500", "t1.0", verdicts, size=claims.SIZE, engine=engine)
+        evaluated(tmp_path / place, method, "math500", "t1.0", verdicts, engine=engine)
     cells = [c for place in "abcd" for c in load_cells([tmp_path / place])]
     paired = claim(of="paired", measure=("accuracy math500 t1.0",), methods=("grpo", "stapo", "justrl"))
     assert [n.mean for n in claims.values(paired, {}, cells).values()] == [

@@ -236,9 +236,11 @@ def as_designed(design: Mapping[str, int], record: Path) -> bool:
     """Whether a measurement has the tokens of a kind and the continuations that the claims were written for."""
     if not record.is_dir():
         return False
-    config = read_json(record / "run.json", Run).config
+    run = read_json(record / "run.json", Run)
+    config = run.config
     of_kind = {"silenced": config["each"], "kept": config["each"], "ordinary": config["ordinary"] or config["each"]}
-    return design == of_kind | {"continuations": config["of"]} and config["seed"] == 0
+    given = (config["seed"], config.get("anywhere", False), config["max_tokens"], config.get("kinds") or [], run.status)
+    return design == of_kind | {"continuations": config["of"]} and given == (0, False, 512, [], "done")
 
 
 def add(files: dict[Path, bytes]) -> None:

@@ -183,15 +183,17 @@ def test_kinds_that_are_not_named_are_not_measured() -> None:
 
 def test_a_measurement_of_another_size_judges_no_claim(tmp_path: Path) -> None:
     design = {"silenced": 9, "kept": 9, "ordinary": 4, "continuations": 2}
-    given = {"each": 9, "ordinary": 4, "of": 2, "seed": 0}
+    given = {"each": 9, "ordinary": 4, "of": 2, "seed": 0, "max_tokens": 512}
     for changed, same in (
         ({}, True),
         ({"each": 10}, False),
         ({"ordinary": 0}, False),
         ({"of": 3}, False),
         ({"seed": 1}, False),
+        ({"max_tokens": 1024}, False),
+        ({"anywhere": True}, False),
     ):
         run = provenance.new_run("probe", given | changed, seeds={}, deterministic=True)
-        write_json(tmp_path / "run.json", run)
+        write_json(tmp_path / "run.json", run.model_copy(update={"status": "done"}))
         assert page.as_designed(design, tmp_path) == same
     assert not page.as_designed(design, tmp_path / "none")
