@@ -9,7 +9,7 @@ from stapo_eval.decoding import Chat
 from stapo_eval.engines.base import Engine, Finished, Key, Request, key_of
 from stapo_eval.engines.options import EngineOptions, check_options, cluster_of, copies_of
 from stapo_eval.models import ModelFiles
-from stapo_results.errors import BadInput, StapoError, message_of
+from stapo_results.errors import BadInput, RunFailed, message_of
 
 __all__ = ["Engine", "EngineOptions", "Finished", "Key", "Request", "key_of", "make_engine"]
 
@@ -69,7 +69,7 @@ def make_engine(
         engine.chat = chat or engine.chat
         return engine
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as e:
-        if isinstance(e, (StapoError, ModuleNotFoundError)):
+        if isinstance(e, (BadInput, ModuleNotFoundError)) or (isinstance(e, RunFailed) and e.next_step):
             raise
         raise BadInput(
             f"the engine {kind} cannot load {model.given}",
