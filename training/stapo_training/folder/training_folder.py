@@ -56,7 +56,6 @@ class TrainingFolder:
         self.alarms_file, self.status_file = path / "alarms.jsonl", path / "STATUS.md"
         self.checkpoints = path / "checkpoints"
         self._lines = list(store.read(self.metrics_file, StepMetrics, live=True))
-        self._logged = {m.step: m for m in self._lines}
         self.alarms = list(store.read(self.alarms_file, Alarm, live=True))
 
     @property
@@ -87,7 +86,8 @@ class TrainingFolder:
         Raises:
             RunFailed: in a deterministic run, when the step made again differs.
         """
-        record, before, self.at = StepMetrics(step=step, values=values), self._logged.get(step), step
+        record, self.at = StepMetrics(step=step, values=values), step
+        before = next((m for m in reversed(self._lines) if m.step == step), None)
         differing = [k for k in sorted(before.values) if values.get(k) != before.values[k]] if before else []
         new = before is None
         if before is not None and (differing or before not in last_attempts(self._lines)):
@@ -101,7 +101,6 @@ class TrainingFolder:
             record, new = record.model_copy(update={"attempt": before.attempt + 1}), True
         if new:
             store.append(self.metrics_file, [record])
-            self._logged[step] = record
             self._lines.append(record)
         if times:
             store.append(self.timings_file, [StepMetrics(step=step, attempt=record.attempt, values=times)])
@@ -183,7 +182,7 @@ class TrainingFolder:
             else:
                 store.repair(file)
         if anew:
-            self._lines, self._logged, self.alarms = [], {}, []
+            self._lines, self.alarms = [], []
         self.discard_incomplete_checkpoints()
 
     def discard_incomplete_checkpoints(self, *, others_may_write: bool = False) -> None:
