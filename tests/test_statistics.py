@@ -53,8 +53,15 @@ def test_nothing_right_in_thirty_problems_is_not_certainty():
     assert (e.mean, e.se, e.low) == (0.0, 0.0, 0.0)
     assert e.high == pytest.approx(0.1157033, abs=1e-7)
     assert clustered([[1]] * 30).low == pytest.approx(1 - 0.1157033, abs=1e-7)
-    zeros = [[[0.0, 0.0, 0.0]] * 30]
-    assert [(c.low, c.high) for c in (crossed(zeros, fractions=True), crossed(zeros))] == [(0.0, e.high), (0.0, 0.0)]
+    zeros = [[0.0, 0.0, 0.0]] * 30
+    scores, difference, equal = crossed([zeros], fractions=True), crossed([zeros]), paired_average([[0.0] * 30])
+    assert [(c.low, c.high, c.p) for c in (scores, difference, equal)] == [(0, e.high, 1), *[(-e.high, e.high, 1)] * 2]
+    # every problem better by a half: .11570 of the way to -1 and to 1
+    half = paired_average([[0.5] * 30])
+    assert (half.low, half.high) == (pytest.approx(0.5 - 0.1157033 * 1.5), pytest.approx(0.5 + 0.1157033 * 0.5))
+    # beside another benchmark the half of it is added by squares
+    beside, alone = paired_average([[0.0] * 30, [0.1, 0.11]]), paired_average([[0.1, 0.11]])
+    assert beside.high - beside.mean == pytest.approx(math.hypot(alone.high - alone.mean, 0.1157033) / 2)
 
 
 @given(binary)
@@ -103,6 +110,18 @@ def test_average_of_hard_benchmarks_holds_the_truth():
             held[name] += found.low <= 0.01 <= found.high
     assert held["with"] > 95
     assert 80 < held["without"] < 90
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_average_of_hard_benchmarks_holds_the_truth_for_several_seeds(seeds):
+    draw = np.random.default_rng(0)
+    held = 0
+    for _ in range(300):
+        chance_BQ = draw.beta(0.02, 1.98, (6, 30, 1))
+        scores = (draw.random((6, 30, seeds)) < chance_BQ).astype(float)
+        c = crossed(list(scores), fractions=True)
+        held += c.low <= 0.01 <= c.high
+    assert held > 0.95 * 300
 
 
 def test_bootstrap():
@@ -224,8 +243,7 @@ def test_both_variances_by_hand():
     assert c.df == pytest.approx(2.909090909)
     assert c.seeds == (pytest.approx(0.4), pytest.approx(0.6))
     # t(.975, 2.909091) = 3.23945 (t_2 is 4.3027, t_3 3.1824): half width .64789
-    assert c.high - c.mean == pytest.approx(0.64789, abs=1e-5)
-    assert c.mean - c.low == pytest.approx(c.high - c.mean)
+    assert (c.mean - c.low, c.high) == (pytest.approx(0.64789, abs=1e-5), 1.0)
 
 
 def test_a_seed_is_one_model_on_all_benchmarks():

@@ -166,9 +166,10 @@ class Number:
 
     @property
     def p(self) -> float:
-        """Two-sided p of "the mean is 0" by the t test whose interval this is; without a spread 0 or 1."""
+        """Two-sided p of "the mean is 0" by the t test whose interval this is; without a spread 1, or that of the sign
+        flips, or 0."""
         if self.se == 0:
-            return 1.0 if self.mean == 0 else 0.0
+            return 1.0 if self.mean == 0 else 0.0 if math.isnan(self.sign_flip) else self.sign_flip
         return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
 
     def within(self, least: float, most: float) -> Number:
@@ -206,12 +207,35 @@ def interval(mean: float, parts: Sequence[tuple[float, float]]) -> Number:
     return Number(mean=mean, se=math.sqrt(total), low=mean - half, high=mean + half, df=df)
 
 
+_EQUAL = 1e-12  # a mean of the same scores in another order may be another in its last digit
+
+
+def _reach(values: ArrayLike, least: float, most: float) -> tuple[float, float]:
+    """How far below and above Q equal values the mean of their variable in [least, most] may lie; 0 where they differ.
+
+    Equal values have no standard error, but an interval of no width would claim certainty. Another value has at most
+    the chance 1 - 0.025^(1/Q): the exact bound for what Q draws never had.
+    """
+    value, chance = np.max(values), 1 - ((1 - LEVEL) / 2) ** (1 / np.size(values))
+    return (0.0, 0.0) if np.ptp(values) > _EQUAL else (float(chance * (value - least)), float(chance * (most - value)))
+
+
+def _reaching(number: Number, reaches: Sequence[tuple[float, float]], least: float, most: float) -> Number:
+    """With the reaches of equal parts, each on its side, added by squares to the half width (the limits' own variances:
+    Zou and Donner 2008, MOVER), and cut where the quantity ends."""
+    if not number.has_interval:
+        return number
+    half = number.high - number.mean
+    low = number.mean - math.hypot(half, *(below for below, _ in reaches))
+    high = number.mean + math.hypot(half, *(above for _, above in reaches))
+    return replace(number, low=max(least, low), high=min(most, high))
+
+
 def clustered(scores_QN: ArrayLike) -> Number:
     """avg@N with its standard error clustered by problem and a t interval with Q - 1 degrees of freedom.
 
-    The interval is cut at 0 and 1. Where every problem is all wrong (or all right) the standard error is 0, and a
-    zero-width interval would claim certainty; there the interval is the exact bound for the mean of a variable in
-    [0, 1] of which Q draws were all 0: up to 1 - 0.025^(1/Q).
+    The interval is cut at 0 and 1. Where every problem has the same score, such as 0, the standard error is 0 and the
+    interval is the exact bound: up to 1 - 0.025^(1/Q).
 
     Args:
         scores_QN: (Q, N) or, with one score a problem, (Q,). NaN marks a missing sample.
@@ -223,39 +247,23 @@ def clustered(scores_QN: ArrayLike) -> Number:
     means = problem_means(scores)
     n = len(means)
     mean, variance = mean_variance(means)
-    number = interval(mean, [(variance, n - 1)])
-    low, high = np.clip([number.low, number.high], 0.0, 1.0).tolist()
-    bound = 1 - ((1 - LEVEL) / 2) ** (1 / n)
-    if np.all(means == 0):
-        low, high = 0.0, bound
-    elif np.all(means == 1):
-        low, high = 1 - bound, 1.0
+    number = _reaching(interval(mean, [(variance, n - 1)]), [_reach(means, 0.0, 1.0)], 0.0, 1.0)
     missing = int(np.isnan(scores).sum())
-    return replace(number, low=low, high=high, problems=n, samples=scores.shape[1], missing=missing)
+    return replace(number, problems=n, samples=scores.shape[1], missing=missing)
 
 
 def average(estimates: Sequence[Number]) -> Number:
     """Unweighted mean over benchmarks.
 
     NaN in any part makes the whole NaN: an average over what happens to be there is not comparable. A part without a
-    spread (all 0 or all 1) has a standard error of 0, but not no uncertainty: on the side where its exact bound lies,
-    its distance from the mean is added by squares (the limits' own variances: Zou and Donner 2008, MOVER).
+    spread has a standard error of 0, but not no uncertainty: its exact bounds are added by squares.
     """
     k = len(estimates)
     mean = math.fsum(e.mean for e in estimates) / k
     number = interval(mean, [((e.se / k) ** 2, e.problems - 1) for e in estimates])
-    low, high = number.low, number.high
-    if not math.isnan(number.se):
-        half = number.high - mean
-        flat = [e for e in estimates if not e.se]
-        low = max(0.0, mean - math.hypot(half, *((e.low - e.mean) / k for e in flat)))
-        high = min(1.0, mean + math.hypot(half, *((e.high - e.mean) / k for e in flat)))
-    elif k == 1:
-        low, high = estimates[0].low, estimates[0].high
+    flat = [((e.mean - e.low) / k, (e.high - e.mean) / k) for e in estimates if e.se <= _EQUAL]
     return replace(
-        number,
-        low=low,
-        high=high,
+        _reaching(number, flat, 0.0, 1.0),
         problems=sum(e.problems for e in estimates),
         samples=max(e.samples for e in estimates),
         missing=sum(e.missing for e in estimates),
@@ -283,7 +291,7 @@ def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Number:
 
 
 def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -> Number:
-    """Unweighted mean over benchmarks of paired differences.
+    """Unweighted mean over benchmarks of paired differences of scores, with the bounds of those that are all equal.
 
     The sign-flip test flips problems, each weighted so that every benchmark counts alike.
 
@@ -295,6 +303,7 @@ def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -
     parts = [mean_variance(d) for d in arrays]
     mean = math.fsum(m for m, _ in parts) / k
     number = interval(mean, [(v / k**2, d.size - 1) for (_, v), d in zip(parts, arrays, strict=True)])
+    number = _reaching(number, [_reach(d / k, -1 / k, 1 / k) for d in arrays], -1.0, 1.0)
     flips = sign_flip_p(np.concatenate([d / (d.size * k) for d in arrays]), resamples=resamples)
     return replace(number, sign_flip=flips, problems=sum(d.size for d in arrays))
 
@@ -310,8 +319,8 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Number:
 
     Args:
         strata: a matrix (Q, S) a benchmark; Q may differ, the columns are the same seeds in the same order.
-        fractions: the values are scores: the interval is cut at 0 and 1, and where every value is 0 (or 1) it is the
-            exact bound of `clustered`, not a point.
+        fractions: the values are scores in [0, 1]; else differences of such. The interval is cut where they end, and a
+            benchmark of equal problems has its exact bounds.
 
     Raises:
         BadInput: no matrix, an empty one, matrices with different numbers of seeds, or a value that is not finite.
@@ -326,16 +335,10 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Number:
     mean, between = mean_variance(by_seed)
     problems = [(mean_variance(m.mean(axis=1))[1] / k**2, len(m) - 1) for m in matrices]
     number = interval(mean, [*problems, (between, seeds - 1)])
-    low, high = number.low, number.high
-    if fractions and number.se == 0 and mean in (0.0, 1.0):
-        exact = average([clustered(m.mean(axis=1)) for m in matrices])
-        low, high = exact.low, exact.high
-    elif fractions:
-        low, high = np.clip([low, high], 0.0, 1.0).tolist()
+    least = 0.0 if fractions else -1.0
+    reaches = [_reach(m.mean(axis=1) / k, least / k, 1 / k) for m in matrices]
     return replace(
-        number,
-        low=low,
-        high=high,
+        _reaching(number, reaches, least, 1.0),
         se_problems=math.sqrt(math.fsum(v for v, _ in problems)),
         se_seeds=math.sqrt(between),
         seeds=tuple(by_seed),
