@@ -182,6 +182,38 @@ def test_new_files_of_any_kind_make_a_checkout_dirty(tmp_path: Path, monkeypatch
     assert (found[0], len(set(found))) == ("", 3)
 
 
+def test_what_differs_is_the_same_with_any_settings_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    (tmp_path / "a.py").write_text("1")
+    who = ("-c", "user.name=n", "-c", "user.email=e")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    (tmp_path / "a.py").write_text("2")
+    plain = provenance.code_version.__wrapped__(), provenance.installed()
+    for i, (key, value) in enumerate({"diff.external": "true", "diff.noprefix": "true", "color.ui": "always"}.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{i}", key)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{i}", value)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "3")
+    assert (provenance.code_version.__wrapped__(), provenance.installed()) == plain
+    assert "" not in plain[0]
+    # a package in a folder of this checkout is not of it
+    (tmp_path / "site-packages").mkdir()
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path / "site-packages")
+    assert provenance.code_version.__wrapped__()[0].startswith("package ")
+
+
+def test_a_number_that_json_has_not_is_a_text_of_the_record(tmp_path: Path) -> None:
+    made = provenance.new_run("train", {"clip": float("inf"), "list": [float("nan")]}, seeds={}, deterministic=True)
+    store.write_json(tmp_path / "run.json", made)
+    kept = store.read_json(tmp_path / "run.json", type(made))
+    assert kept.config == made.config == {"clip": "inf", "list": ["nan"]}
+
+
+def test_a_full_disk_is_named_by_the_file_that_was_written() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"), store.Journal("/dev/full") as journal:
+        journal.append([StepMetrics(step=1, values={})])
+
+
 def test_a_checkout_of_another_user_is_named_by_its_commit(tmp_path: Path) -> None:
     """git refuses it by default; GIT_TEST_ASSUME_DIFFERENT_OWNER makes it another user's."""
     code = "from stapo_results.provenance import code_version; print(code_version()[0])"

@@ -61,14 +61,30 @@ def _git(*args: str) -> bytes:
 
 
 _CODE = ("--", ".", ":!results/records", ":!results/tables", ":!results/figures", ":!README.md")
+# names alone: the text of a diff depends on the user's git
+_CHANGED = ("diff", "--name-only", "--no-renames", "-z", "HEAD")
+_NEW = ("ls-files", "--others", "--exclude-standard", "-z")
 
 
-def _tracked() -> tuple[str, bytes] | None:
-    """The commit of the checkout, and how the files that git tracks differ from it; None without a checkout."""
+def _checkout(*lists: tuple[str, ...]) -> tuple[str, str] | None:
+    """The commit of the checkout, and a hash of the files in these lists of git's ("" of none); None without one.
+
+    A package in another project's folder is not of that project's repository.
+    """
     try:
-        return _git("rev-parse", "HEAD").decode().strip(), _git("diff", "HEAD", *_CODE)
+        if Path(os.fsdecode(_git("rev-parse", "--show-toplevel")).rstrip("\n")) != _ROOT:
+            return None
+        commit = _git("rev-parse", "HEAD").decode().strip()
+        names = {name for words in lists for name in _git(*words, *_CODE).split(b"\0") if name}
     except (subprocess.CalledProcessError, FileNotFoundError):
         return None
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        digest.update(name + b"\0")
+        if (file := _ROOT / os.fsdecode(name)).is_file():  # of a link to a folder, or another clone, the name alone
+            with open(file, "rb") as f:
+                hashlib.file_digest(f, lambda: digest)  # in pieces: it may be large
+    return commit, digest.hexdigest()[:16] if names else ""
 
 
 @cache
@@ -78,17 +94,7 @@ def code_version() -> tuple[str, str]:
     Files that a run writes under `results/` are not code and do not count. An installation without its git checkout
     gives the installed package's version and "".
     """
-    if (tracked := _tracked()) is None:
-        return f"package {metadata.version('stapo-suite')}", ""
-    commit, diff = tracked
-    new = _git("ls-files", "-z", "--others", "--exclude-standard", *_CODE).split(b"\0")
-    digest = hashlib.sha256(diff)
-    for name in filter(None, sorted(new)):
-        digest.update(name)
-        if (file := _ROOT / os.fsdecode(name)).is_file():  # of a link to a folder, or another clone, the name alone
-            with open(file, "rb") as f:
-                hashlib.file_digest(f, lambda: digest)  # in pieces: it may be large
-    return commit, digest.hexdigest()[:16] if diff or any(new) else ""
+    return _checkout(_CHANGED, _NEW) or (f"package {metadata.version('stapo-suite')}", "")
 
 
 def package_versions() -> dict[str, str]:
@@ -104,8 +110,7 @@ def installed() -> dict[str, str]:
 
     Of the code the files that git tracks: others, such as the log of a command, grow while it runs.
     """
-    commit, diff = _tracked() or ("no checkout", b"")
-    return {"suite": commit + (f"+{hashlib.sha256(diff).hexdigest()[:16]}" if diff else ""), **package_versions()}
+    return {"suite": "+".join(filter(None, _checkout(_CHANGED) or ("no checkout",))), **package_versions()}
 
 
 def check_installed(expected: Mapping[str, str]) -> None:
@@ -189,7 +194,8 @@ def _is_secret(name: str) -> bool:
 
 
 def redact(value: Any, *, secret: bool = False) -> Any:
-    """The same value with all texts and lists under the name of a secret replaced; numbers stay.
+    """The same value with all texts and lists under the name of a secret replaced. Numbers stay, but for those that
+    JSON has not: "inf" and "nan" are texts.
 
     Args:
         secret: the value stands under such a name.
@@ -198,6 +204,8 @@ def redact(value: Any, *, secret: bool = False) -> Any:
         return {k: redact(v, secret=secret or _is_secret(str(k))) for k, v in value.items()}
     if secret and value and isinstance(value, (str, bytes, list, tuple)):
         return REDACTED
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return [redact(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -40,6 +40,9 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
             f.flush()
             os.fsync(f.fileno())
         os.replace(tmp, path)
+    except OSError as e:  # a write does not say where
+        e.filename = e.filename or str(path)
+        raise
     finally:
         tmp.unlink(missing_ok=True)
 
@@ -111,8 +114,12 @@ class Journal:
 
     def append(self, records: Iterable[BaseModel]) -> None:
         data = memoryview("".join(to_line(r) + "\n" for r in records).encode())
-        while data:  # a full disk takes a part first and refuses the next
-            data = data[self.file.write(data) :]
+        try:
+            while data:  # a full disk takes a part first and refuses the next
+                data = data[self.file.write(data) :]
+        except OSError as e:
+            e.filename = str(self.path)
+            raise
         if time.monotonic() - self.synced >= 1.0:
             os.fsync(self.file.fileno())
             self.synced = time.monotonic()

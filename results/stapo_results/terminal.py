@@ -187,7 +187,7 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
             return _said("error", denied, denied.exit_code)
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        full = f"the disk is full, or a quota ({e.filename or os.getcwd()}): {e.strerror}"
+        full = f"the disk is full, or a quota{f' ({e.filename})' if e.filename else ''}: {e.strerror}"
         cure = "free some space, then repeat the command: it resumes"
         return _said("error", RunFailed(full, next_step=cure), 1)
 
