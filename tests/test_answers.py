@@ -79,6 +79,7 @@ def test_a_closed_box_at_the_end_is_found_after_any_text(before: str) -> None:
         "\\" * 500_000,
         "\\boxed" + " " * 500_000,
         "\\boxed{1}" * 50_000,
+        "\\boxed" * 600_000,
     ],
 )
 def test_hostile_texts_take_linear_time(text: str) -> None:

@@ -14,7 +14,8 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 # A box command (also with its backslash doubled, as in text that was escaped twice), an escaped character, or a brace.
 _TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*)|\\.|(?P<open>\{)|(?P<close>\})", re.S)
-_BARE = re.compile(r"[^\s${}]{1,1000}")  # bounded: one box without braces may run into the next
+_BARE = re.compile(r"[^\s${}]+")
+_LONGEST_BARE = 1000  # one box without braces may run into the next
 _HELD = re.compile(r"[\dA-Z\\]")  # by an answer without braces, but not by \\boxed in "with \\boxed as asked"
 _WHOLE_BOX = re.compile(r"\s*\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?")
 
@@ -24,12 +25,16 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], int]:
     boxes: list[tuple[int, int]] = []
     braces: list[tuple[int, bool]] = []  # position after an open brace, and whether it opens a box
     opens_box = -1  # where the brace of the box command just read has to stand
+    bare_end = -1  # of the last box without braces, were it not cut: others in it end there too
     for m in _TOKEN.finditer(text):
         if m.lastgroup == "box":
             if text.startswith("{", m.end()):
                 opens_box = m.end()
-            elif bare := _BARE.match(text, m.end()):
-                boxes.append((bare.start(), bare.end()))
+                continue
+            if m.end() >= bare_end and (bare := _BARE.match(text, m.end())):
+                bare_end = bare.end()
+            if m.end() < bare_end:
+                boxes.append((m.end(), min(bare_end, m.end() + _LONGEST_BARE)))
         elif m.lastgroup == "open":
             braces.append((m.end(), m.start() == opens_box))
         elif m.lastgroup == "close" and braces:
