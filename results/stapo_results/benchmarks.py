@@ -233,7 +233,7 @@ def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
                 rows.append(row)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file", next_step="check the path") from None
-    except ValueError as e:  # also broken JSON or UTF-8
+    except (ValueError, RecursionError) as e:  # broken JSON or UTF-8, or nested too deep
         raise BadInput(f"{path}:{len(rows) + 1} is not a JSON object", found=e, next_step="correct the line") from None
     return rows
 
