@@ -10,15 +10,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from whole_records import whole_record
 
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Labels, StepMetrics
 from stapo_training import pages as config_docs
+from stapo_training.artifacts import export as module
 from stapo_training.artifacts import weights
 from stapo_training.artifacts.export import export, find_checkpoint, find_shards, model_card, write_weights
 from stapo_training.folder.training_folder import TrainingFolder
@@ -151,7 +153,6 @@ def test_a_large_model_is_several_files_that_load_and_hash_as_one(
     from transformers import AutoModelForCausalLM
 
     from stapo_eval.models import find_model
-    from stapo_training.artifacts import export as module
 
     monkeypatch.setattr(module, "_FILE_BYTES", 300_000)  # of 1.5 MB
     export(run_folder, tmp_path / "model")
@@ -202,6 +203,18 @@ def test_memory_of_a_large_export_does_not_grow_with_the_model(tmp_path: Path) -
     assert all(t[0, 0] == i and t[-1, 0] == i + 1 for i, t in ((list(rows).index(n), t) for n, t in found.items()))
 
 
+def test_a_disk_that_fills_leaves_no_part_of_a_model(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(module, "write_weights", full)
+    with pytest.raises(RunFailed, match="os error 28"):
+        export(run_folder, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_card_names_the_hubs_model_whose_files_the_run_was_given() -> None:
     run = whole_record()
     run.config["actor_rollout_ref"]["model"]["path"] = f"/hub/models--Qwen--Qwen3-8B-Base/snapshots/{COMMIT}"
@@ -246,8 +259,6 @@ def test_a_copy_under_another_steps_name_is_refused_and_no_optimizer_needed(run_
 def test_an_export_again_is_left_and_anything_else_is_refused_before_a_shard_is_read(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stapo_training.artifacts import export as module
-
     export(run_folder, tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     before = file.stat().st_mtime_ns

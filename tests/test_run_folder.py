@@ -47,6 +47,17 @@ def test_only_a_marked_checkpoint_with_all_its_bytes_counts(tmp_path: Path, caps
     assert (tmp_path / "checkpoints/global_step_2.bak").is_dir()
 
 
+def test_the_room_for_checkpoints_is_that_of_the_disk_that_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, str(Path(path).resolve())))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    assert TrainingFolder(tmp_path / "run").disk_free == str(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert TrainingFolder(tmp_path / "run").disk_free == str(tmp_path / "elsewhere")
+
+
 def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> None:
     folder = TrainingFolder(tmp_path)
     for step in (8, 9, 10, 11):

@@ -20,7 +20,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput, message_of
 from stapo_results.runs import RECORD, check_folder
 from stapo_results.schema import Labels, Run, StepMetrics
-from stapo_training.artifacts.weights import check_tensors
+from stapo_training.artifacts.weights import check_tensors, made_whole
 from stapo_training.folder.training_folder import COMPLETE, TrainingFolder, read_mark, step_folders, step_of
 
 if TYPE_CHECKING:
@@ -181,18 +181,17 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     cure = "export a checkpoint of a training of all weights (no LoRA, no other architecture)"
     check_tensors(tokenizer, found, cure, more=False)
     partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(tokenizer, partial, ignore=shutil.ignore_patterns("*.safetensors*"))  # veRL's hf_model, in fp32
-    config["dtype"] = name_of_type
-    for name in ("attn_implementation", "_attn_implementation"):  # the run's choice, which others may not know
-        config.pop(name, None)
-    store.write_json(partial / "config.json", config)
-    count = write_weights(shards, partial, getattr(torch, name_of_type), tied)
-    labels = labels.model_copy(update={"weights_sha256": _sha256(partial)})
-    store.write_json(partial / "stapo.json", labels)
-    metrics = {m.step: m for m in TrainingFolder(run_folder).steps}
-    store.write_atomic(partial / "README.md", model_card(run, labels, dtype, metrics.get(step)))
-    partial.rename(out)
+    with made_whole(partial, out):
+        shutil.copytree(tokenizer, partial, ignore=shutil.ignore_patterns("*.safetensors*"))  # veRL's hf_model, in fp32
+        config["dtype"] = name_of_type
+        for name in ("attn_implementation", "_attn_implementation"):  # the run's choice, which others may not know
+            config.pop(name, None)
+        store.write_json(partial / "config.json", config)
+        count = write_weights(shards, partial, getattr(torch, name_of_type), tied)
+        labels = labels.model_copy(update={"weights_sha256": _sha256(partial)})
+        store.write_json(partial / "stapo.json", labels)
+        metrics = {m.step: m for m in TrainingFolder(run_folder).steps}
+        store.write_atomic(partial / "README.md", model_card(run, labels, dtype, metrics.get(step)))
     print(f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {count} tensors as {dtype} -> {out}")
 
 

@@ -24,6 +24,7 @@ from stapo_results.errors import BadInput, RunFailed, message_of
 from stapo_results.schema import Record
 from stapo_results.sizes import REAL, WeightsFile
 from stapo_results.terminal import duration
+from stapo_training.artifacts.weights import made_whole
 
 RECORD = "fetched.json"
 LICENSE = "Apache-2.0"
@@ -153,8 +154,7 @@ def _checked(file: Path, source: WeightsFile) -> Path:
 def _converted(gguf: Path, name: str, out: Path, dtype: DType) -> Fetched:
     """model/ in one step, and its record."""
     source, partial, target = REAL[name], out / ".model", out / "model"
-    for stale in (partial, target):
-        shutil.rmtree(stale, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)
     types = _types(gguf)
     model, tokenizer = _load(gguf, dtype)
     _mend(model, tokenizer, source.repo.removesuffix("-GGUF"))
@@ -162,9 +162,9 @@ def _converted(gguf: Path, name: str, out: Path, dtype: DType) -> Fetched:
         if (found := tokenizer(text)["input_ids"]) != ids:
             raise RunFailed(f"the tokenizer does not encode {text!r} as Qwen's", found=found, expected=ids,
                             next_step="pip install -r requirements/fetch.txt, then the same command")  # fmt: skip
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    partial.rename(target)
+    with made_whole(partial, target):
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
     versions = provenance.package_versions()
     return Fetched(
         model=name,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stapo_results.errors import BadInput, message_of
+from stapo_results.errors import BadInput, RunFailed, message_of
 
 Shapes = dict[str, tuple[int, ...]]
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -31,6 +33,26 @@ def missing_files(folder: Path, *, tokenizer: str = "") -> list[str]:
         return [f"readable {index.name}"]
     lacking = sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
     return lacking + ([tokenizer] if tokenizer and not any(folder.glob(tokenizer)) else [])
+
+
+@contextmanager
+def made_whole(partial: Path, out: Path) -> Iterator[None]:
+    """The block fills the folder `partial`, which then gets the name `out`; where it fails, `partial` is removed.
+
+    Raises:
+        RunFailed: safetensors could not write, whose error is no OSError.
+    """
+    from safetensors import SafetensorError
+
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        yield
+        partial.rename(out)
+    except SafetensorError as e:
+        raise RunFailed(f"the weights of {out} could not be written", found=e,
+                        next_step="free some space if the disk is full, then the same command") from None  # fmt: skip
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def shapes_of(files: Sequence[Path]) -> Shapes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from statistics import fmean
@@ -59,7 +58,7 @@ def write(
     ]
     still_on = [a for kind, a in {a.kind: a for a in folder.alarms}.items() if kind in alarms_on]
     alarms = [f"- step {a.step}, {a.kind}{' (still on)' * (a in still_on)}: {a.line}" for a in folder.alarms]
-    kept, free = folder.whole_checkpoints(), shutil.disk_usage(folder.path).free
+    kept, free = folder.whole_checkpoints(), folder.disk_free
     saved = f"step {kept[-1].step} ({size(kept[-1].bytes)}; {len(kept)} on disk)" if kept else "none yet"
     if best := folder.best_checkpoint():
         saved += f", best by validation: step {best.step}"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from stapo_results import store, terminal
 from stapo_results.errors import RunFailed, message_of
+from stapo_results.runs import nearest
 from stapo_results.schema import StepMetrics, last_attempts
 from stapo_training.folder.alarms import Alarm
 
@@ -195,9 +196,14 @@ class TrainingFolder:
                 shutil.rmtree(folder, ignore_errors=others_may_write)
         (self.checkpoints / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
 
+    @property
+    def disk_free(self) -> int:
+        """Bytes, where checkpoints go: they may be a link to another disk."""
+        return shutil.disk_usage(nearest(self.checkpoints)).free
+
     def save_failed(self, step: int, error: BaseException) -> RunFailed:
         """The error to raise when the checkpoint of `step` could not be written; what was written of it is deleted."""
-        free, complete = shutil.disk_usage(self.path).free, self.whole_checkpoints()
+        free, complete = self.disk_free, self.whole_checkpoints()
         written = (f.stat().st_size for f in (self.checkpoints / f"global_step_{step}").rglob("*") if f.is_file())
         needed = complete[-1].bytes if complete else sum(written)
         self.discard_incomplete_checkpoints(others_may_write=True)

@@ -225,7 +225,11 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
         BadInput: no room for two: a new one is written before an old one is deleted, and a killed save leaves a part;
             or none for Ray's own files and the weights. Folders on one disk share its room.
     """
-    out, every, keep = Path(config.run.out), int(config.trainer.save_freq), config.trainer.max_actor_ckpt_to_keep
+    out, every, keep = (
+        Path(config.run.out, "checkpoints"),
+        int(config.trainer.save_freq),
+        config.trainer.max_actor_ckpt_to_keep,
+    )
     log = config.actor_rollout_ref.token_log
     logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
     needs = [(out, 2 * each + logs, f"two checkpoints of {each:.2f} GiB and {logs:g} GiB of logs")]

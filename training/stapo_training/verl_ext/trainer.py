@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -271,7 +270,7 @@ class StapoTrainer(PPOTrainerSync):
             resumed_at=self._resumed_at,
             not_finite=numbers.not_finite,
             silenced_reference=self._silenced_reference,
-            disk_free=shutil.disk_usage(self.folder.path).free,
+            disk_free=self.folder.disk_free,
             checkpoint_bytes=complete[-1].bytes if complete else None,
         )
         self.folder.log_alarms(begun)
