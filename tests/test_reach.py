@@ -104,6 +104,31 @@ def test_another_draw_in_the_same_folder_is_refused(skilled_base: Path, tmp_path
     assert e.value.found == "within_reach.draw: 2 there, 3 now"
 
 
+def test_a_command_without_the_flag_leaves_the_samples_to_their_own(skilled_base: Path, tmp_path: Path) -> None:
+    made(skilled_base, tmp_path / "out", draw=2)
+    run = store.read_json(tmp_path / "out" / "run.json", Run).model_copy(update={"status": "interrupted"})
+    store.write_json(tmp_path / "out" / "run.json", run)
+    with pytest.raises(BadInput, match="another run"):
+        prepare(str(skilled_base / "data" / "train.parquet"), tmp_path, tmp_path / "out")
+    assert store.read_json(tmp_path / "out" / "run.json", Run) == run
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("what", ["longer than the model can see", "no chat_template"])
+def test_what_the_model_cannot_take_is_refused_before_it_is_loaded(
+    what: str, dry_run: bool, skilled_base: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(skilled_base / "model", model)
+    if "template" in what:
+        (model / "chat_template.jinja").unlink()
+    (model / "model.safetensors").write_bytes(b"damaged")
+    asked = {"within_reach": str(model), "draw": 2, "max_tokens": 100_000 if "longer" in what else 48}
+    with pytest.raises(BadInput, match=what):
+        prepare(str(skilled_base / "data" / "train.parquet"), tmp_path, tmp_path / "out", **asked, dry_run=dry_run)
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
 @pytest.mark.parametrize("number", ["draw", "samples", "max_tokens"])
 def test_numbers_that_decide_nothing_are_refused_by_flag(number: str, skilled_base: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"--{number.replace('_', '-')}"):

@@ -61,6 +61,7 @@ def prepare(o: DataOptions) -> DataRecord | None:
     """
     out = o.out
     _check_options(o)
+    runs.check_folder(out, "--out")  # before a source is fetched, or weights are hashed
     options: dict[str, Any] = {"language": o.language, "exclude_contaminated": o.exclude_contaminated}
     options |= {"levels": sorted(o.levels)} if o.levels else {}  # records of earlier versions have no such keys
     listed = _ids(o.problems) if o.problems else None
@@ -76,10 +77,10 @@ def prepare(o: DataOptions) -> DataRecord | None:
         {"source": prompts.name, "revision": prompts.revision, **options, "validation": o.validation}
         | ({"within_reach": within.config} if within else {}),
         seeds={"within_reach": within.seed} if within else {},
-        deterministic=within is None or within.place[0] == "cpu",
+        deterministic=True,  # of samples known when the model is loaded
         revisions={prompts.name: prompts.sha256} | _contents(loaded) | models,
     )
-    how: dict[str, Any] = {"resumes": within is not None}
+    how: dict[str, Any] = {"resumes": within is not None or (out / reach.SAMPLES).exists()}
     if runs.lacks(out, "settings"):
         how["may_differ"] = "revision settings".__eq__
     chosen = partial(_candidates, o, listed, prompts, loaded)
@@ -96,9 +97,11 @@ def prepare(o: DataOptions) -> DataRecord | None:
             again = "makes the samples that are missing" if within else "makes it anew"
             samples_file = out / reach.SAMPLES
             lines = len(samples_file.read_bytes().splitlines()) if within and samples_file.exists() else 0
-            found = chosen()  # before there is a record: a wrong list of problems leaves none
+            found = chosen()  # before there is a record: what is wrong leaves none
+            if within:
+                within.encoded(found[1])
             with folder.working(f"{lines} samples" if lines else "the start", resume=f"the same command {again}"):
-                record = _written(o, prompts, validated, found, within, loaded)
+                record = _written(o, prompts, validated, found, within, loaded, folder)
     _show(record, loaded, o.validation.partition(":")[0])
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=... run.data={out} ...")
@@ -198,12 +201,12 @@ def _some(prompts: list[source.Prompt], counts: Mapping[str, int]) -> list[sourc
 
 def _written(
     o: DataOptions, given: source.SourceFile, validated: Asked, chosen: Chosen, within: reach.Asked | None,
-    loaded: Mapping[str, benchmarks.Benchmark],
+    loaded: Mapping[str, benchmarks.Benchmark], folder: runs.OpenRun,
 ) -> DataRecord:  # fmt: skip
     """Make the files; the record is the last one."""
     out, (prompts, train, counts, reports) = o.out, chosen
     if within:
-        rights = within.rights(train, out)
+        rights = within.rights(train, folder)
         counts["not_drawn"] = len(train) - len(rights)
         counts["never_right_dropped"] = sum(not n for n in rights.values())
         counts["always_right_dropped"] = sum(n == within.samples for n in rights.values())

@@ -10,7 +10,7 @@ wrong. What it leaves in the folder of `stapo-train data`:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +21,7 @@ from stapo_results import provenance, store, terminal
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.memory import return_memory
+from stapo_results.runs import OpenRun
 from stapo_results.schema import Record
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import REAL
@@ -104,8 +105,27 @@ class Asked:
         """The prompts that are sampled: the same of every order of the source."""
         return sorted(prompts, key=lambda p: derive_seed(self.seed, "within reach", p.problem_id))[: self.draw]
 
+    def encoded(self, prompts: Sequence[Prompt]) -> dict[str, list[int]]:
+        """The ids of each drawn prompt, as a chat up to the model's turn.
+
+        Raises:
+            BadInput: the model has no chat template, or fewer positions than a prompt and its response.
+        """
+        encoded: dict[str, list[int]] = {}
+        for p in self.drawn(prompts):
+            (row,) = verl_rows([(p.problem, p.gold, p.problem_id)], data_source="", split="train")
+            encoded[p.problem_id] = self.folder.prompt(row["prompt"], p.problem_id, {})
+        longest, positions = max(map(len, encoded.values())), self.folder.positions
+        if positions and longest + self.max_tokens > positions:
+            raise BadInput("prompt and response are longer than the model can see",
+                           found=f"{longest:,} + {self.max_tokens:,} tokens",
+                           expected=f"at most {positions:,} (max_position_embeddings in config.json)",
+                           next_step="a smaller --max-tokens")  # fmt: skip
+        return encoded
+
     def plan(self, prompts: Sequence[Prompt]) -> str:
-        """How much is sampled, and how long it takes by this machine's time for a linear layer."""
+        """How much is sampled, and how long it takes by this machine's time for a linear layer. Raises as `encoded`."""
+        self.encoded(prompts)
         samples, tokens = len(self.drawn(prompts)) * self.samples, int(CPU_LENGTH * self.max_tokens)
         work = f"{samples} samples of at most {self.max_tokens} tokens, about {samples * tokens:,} tokens"
         device, dtype = self.place
@@ -117,17 +137,17 @@ class Asked:
         hours = terminal.duration(samples * tokens / a_second)
         return f"{work}: {hours} at {a_second:.0f} a second ({dtype}; the lengths and what else runs decide)"
 
-    def rights(self, prompts: Sequence[Prompt], out: Path) -> dict[str, int]:
-        """How many samples of each drawn prompt are right; those that `out` lacks are made first.
+    def rights(self, prompts: Sequence[Prompt], folder: OpenRun) -> dict[str, int]:
+        """How many samples of each drawn prompt are right; those that the folder lacks are made first.
 
         Raises:
-            BadInput: the model cannot be loaded, or has no chat template.
+            BadInput: the model cannot be loaded, or as `encoded`.
         """
-        drawn, path = self.drawn(prompts), out / SAMPLES
+        drawn, path = self.drawn(prompts), folder.path / SAMPLES
         store.repair(path, ReachSample)
         done = {(s.problem_id, s.sample): s for s in store.read(path, ReachSample)} if path.exists() else {}
         if missing := [(p, i) for p in drawn for i in range(self.samples) if (p.problem_id, i) not in done]:
-            done |= self._sampled(missing, path, len(done))
+            done |= self._sampled(missing, self.encoded(prompts), folder, len(done))
         lines = [done[p.problem_id, i] for p in drawn for i in range(self.samples)]
         store.write_atomic(path, "".join(store.to_line(s) + "\n" for s in lines))
         rights = {p.problem_id: sum(done[p.problem_id, i].right for i in range(self.samples)) for p in drawn}
@@ -140,11 +160,11 @@ class Asked:
             reward="strict_box",
             rights=rights,
         )
-        store.write_json(out / RECORD, reach)
+        store.write_json(folder.path / RECORD, reach)
         return rights
 
     def _sampled(
-        self, missing: Sequence[tuple[Prompt, int]], path: Path, done: int
+        self, missing: Sequence[tuple[Prompt, int]], encoded: Mapping[str, list[int]], folder: OpenRun, done: int
     ) -> dict[tuple[str, int], ReachSample]:
         """The missing samples, each on disk as soon as it has ended."""
         from stapo_results.generation import Drawing, Sampler
@@ -157,15 +177,14 @@ class Asked:
         tokenizer, model = self.folder.tokenizer, self.folder.load(dtype, device)
         stops = stop_token_ids(tokenizer, model.generation_config.eos_token_id)
         sampler = Sampler(model, ROWS, stops, packed_alone=True)
+        folder.save(deterministic=sampler.exact)
         asked: dict[Hashable, tuple[Prompt, int, int]] = {}
         for p, i in missing:
             seed = derive_seed(self.seed, "within reach", p.problem_id, i)
-            (row,) = verl_rows([(p.problem, p.gold, p.problem_id)], data_source="", split="train")
-            prompt = self.folder.prompt(row["prompt"], p.problem_id, {})
-            sampler.add((p.problem_id, i), prompt, seed, Drawing(), self.max_tokens)
+            sampler.add((p.problem_id, i), encoded[p.problem_id], seed, Drawing(), self.max_tokens)
             asked[p.problem_id, i] = p, i, seed
         sampled, total = dict[tuple[str, int], ReachSample](), done + len(missing)
-        with closing(sampler), store.Journal(path) as journal, terminal.Display() as display:
+        with closing(sampler), store.Journal(folder.path / SAMPLES) as journal, terminal.Display() as display:
             for ended in sampler.all_ended():
                 made = []
                 for key, response in ended:
