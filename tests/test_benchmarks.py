@@ -162,5 +162,5 @@ def test_case_and_hyphens_of_a_name_do_not_count_and_the_nearest_is_suggested(to
 @pytest.mark.parametrize("line", ["{", "[1]", '{"a": ' + "[" * 100_000])
 def test_a_line_that_is_no_object_is_named(line: str, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text('{"id": "a"}\n' + line)
-    with pytest.raises(BadInput, match="own.jsonl:2 is not a JSON object"):
+    with pytest.raises(BadInput, match=r"own\.jsonl:2 is not a JSON object"):
         benchmarks.read_jsonl(tmp_path / "own.jsonl")

@@ -51,6 +51,7 @@ def test_quadrants_by_hand(tmp_path: Path):
         logs.row(**tiny, position=9, clipped=True, entropy=0.9, silenced=False),
         WRONG,
         FREQUENT,
+        FREQUENT | {"mini_batch": 3},  # without a rare token: neither high nor low entropy
     ]
     none, frequent, kept, silenced = numbers.quadrants(load(logs.write(tmp_path, rows)))
     assert (none.tokens, none.share, none.norm.known) == (0, 0, False)

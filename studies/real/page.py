@@ -174,10 +174,9 @@ def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
         rare = log.counts["rare"]
         _, batch = np.unique(batch_keys(log.counts)[rare], return_inverse=True)
         several = int((np.bincount(batch, log.counts["tokens"][rare]) > 1).sum())
-        positive = sum(q.tokens for q in numbers.quadrants(log))
         steps = numbers.by_step(log)
         sums = {part: sum(s[part] for s in steps) for part in ("tokens", "rare", "region", "mini_batches")}
-        texts = [f"{n:,}" for n in (sums["tokens"], positive, sums["rare"], sums["region"])]
+        texts = [f"{n:,}" for n in (sums["tokens"], numbers.positive_tokens(log), sums["rare"], sums["region"])]
         rows.append([name, f"{len(steps)}", *texts, f"{several} of {sums['mini_batches']}"])
     head = (
         "Run",

@@ -140,9 +140,12 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
         right.set_xlim(0, 1.25 * longest)
     for axes in (left, right):
         style.bare(axes, len(quadrants), 0.5)
+    left_out = numbers.positive_tokens(run) - sum(q.tokens for q in quadrants)
+    no_threshold = f"Left out: {left_out:,} tokens of mini-batches without a rare one, which have no threshold. "
     caption = (
-        f"{run.caption_opening}Rare: p < {run.header.tau_p:g}; low entropy: below the mini-batch's threshold. Norm: of "
-        "the gradient with respect to the token's logits, before any silencing. "
+        f"{run.caption_opening}Rare: p < {run.header.tau_p:g}; low entropy: below the mini-batch's threshold. "
+        f"{no_threshold if left_out else ''}Norm: of the gradient "
+        "with respect to the token's logits, before any silencing. "
         f"{'Whiskers: 95 % t intervals over mini-batches.' if intervals else 'One mini-batch: no intervals.'}"
     )
     finding = f"Mean gradient norm of rare tokens: {', '.join(norms)}" if norms else ""

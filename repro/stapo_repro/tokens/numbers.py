@@ -27,10 +27,10 @@ _SHARE = 2 / 3  # of the cases that are shown: silenced ones
 
 @dataclass(frozen=True)
 class Quadrant:
-    """Tokens with a positive advantage on one side of tau_p and of tau_h.
+    """Tokens with a positive advantage on one side of tau_p and of tau_h, of mini-batches that have a tau_h.
 
     Attributes:
-        share: of the tokens with a positive advantage; None where there is no such token.
+        share: of such tokens; None where there is none.
         norm: mean gradient norm of a token.
         entropy_rises: share of the tokens at which a gradient step raises the entropy; None without a token.
     """
@@ -58,9 +58,9 @@ def _ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Number:
 def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
     """The four quadrants of the paper's taxonomy, in the order of ORDER."""
     c = run.counts
-    positive = c["sign"] == 1
-    every = int(c["tokens"][positive].sum())
     _, batch = np.unique(batch_keys(c), return_inverse=True)
+    positive = (c["sign"] == 1) & np.isin(batch, batch[c["rare"]])  # tau_h is a quantile of rare tokens
+    every = int(c["tokens"][positive].sum())
     out = []
     for rare, below in ORDER:
         inside = positive & (c["rare"] == rare) & (c["below"] == below)
@@ -73,6 +73,11 @@ def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
             rises = float(c["tokens"][inside & c["rises"]].sum()) / tokens
         out.append(Quadrant(rare, below, tokens, share, norm, rises))
     return tuple(out)
+
+
+def positive_tokens(run: LoggedRun) -> int:
+    """Tokens with a positive advantage, whether their mini-batch has a threshold or not."""
+    return int(run.counts["tokens"][run.counts["sign"] == 1].sum())
 
 
 def by_step(run: LoggedRun) -> list[dict[str, Any]]:
