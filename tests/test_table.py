@@ -118,7 +118,8 @@ def test_real_models_stand_beside_the_papers_rows_and_toys_on_a_page_of_their_ow
     assert value(t, "base", "aime24", part="qwen2.5-coder-1.5b").status == "not run"
     block = {line.split(" | ")[0]: line.split(" | ")[1:] for line in write.readme_block(t).splitlines()}
     assert block["| Qwen2.5-Coder-0.5B-Instruct: Base model"][2:4] == [
-        "50.00 (not run)<br><sub>50.0 to 50.0</sub><br><sub>N 2 x 40</sub><br><sub>cut 3.8 %</sub>",
+        # all alike: 1 - .025^(1 / 40) = .0881 of the way to 0 and to 1
+        "50.00 (not run)<br><sub>45.6 to 54.4</sub><br><sub>N 2 x 40</sub><br><sub>cut 3.8 %</sub>",
         "not run",
     ]
     assert block["| *Qwen3-1.7B: STAPO, paper*"][3] == "**73.10** (**71.80**)<br><sub>N 4 x 500</sub>"
@@ -160,6 +161,32 @@ def test_unlike_records_are_named(tmp_path):
         assert said in notes
 
 
+@pytest.mark.parametrize(
+    "otherwise", [{"max_tokens": 64}, {"chat": {"system": "x"}}, {"scored_by": "rule+judge", "judge": "x"}, {"step": 20}]
+)
+def test_methods_that_were_not_evaluated_alike_are_not_compared(otherwise, tmp_path):
+    cell(tmp_path, "justrl", ["11", "00"], step=40)
+    cell(tmp_path, "stapo", ["11", "11"], **{"step": 40} | otherwise)
+    t = table(tmp_path)
+    assert difference(t, "stapo", "justrl").status == "evaluated otherwise"
+    assert not any(row.best for row in t.rows if row.source == "ours")
+    cell(tmp_path, "stapo", ["11", "11"], step=40)
+    assert difference(table(tmp_path), "stapo", "justrl").points == 50
+
+
+def test_the_readme_has_every_warning_of_a_real_model_with_its_size(tmp_path):
+    size = "qwen2.5-coder-0.5b"
+    for setting, engine in (("t1.0", "vllm 0.32"), ("t0.7", "hf 5")):
+        synthetic.cell(tmp_path, "base", "amc23", setting, ["10"] * 40, size=size, engine=engine, rows=40,
+                       chat={"system": "<b>"}, options_refused=["top_k"])  # fmt: skip
+    synthetic.cell(tmp_path, "base", "amc23", "t1.0", ["10"] * 40, size="qwen2.5-coder-1.5b", rows=40)
+    block = write.readme_block(table(tmp_path))
+    assert "Qwen2.5-Coder-0.5B-Instruct: OTHER SAMPLING: Base model on AMC23 at t1.0" in block
+    assert "&lt;b>" in block
+    assert "<b>" not in block
+    assert "<sub>by vllm (hf)</sub>" in block  # of one cell the two settings
+
+
 def three(root: Path) -> Path:
     """Six problems: the base model solves none, GRPO all, STAPO the first three."""
     cell(root, "base", ["00"] * 6)
@@ -195,7 +222,7 @@ def test_methods_are_compared_and_holm_by_hand(tmp_path):
     # -1 on three of six problems: mean -.5, SE sqrt(1.5 / 30) = .2236068, t(.975, 5) = 2.5705818
     d = difference(t, "stapo", "grpo")
     assert (d.points, d.se) == (-50.0, 22.36067977)
-    assert d.low == pytest.approx(-50 - 57.4797, abs=1e-3)
+    assert (d.low, d.high) == (-100, pytest.approx(-50 + 57.4797, abs=1e-3))
     assert difference(t, "stapo", "justrl").status == "not run"
     # exact p: six equal differences 2/64, three 2/8, three 2/8; Holm 3 x .03125, 2 x .25, then not below .5
     found = [difference(t, *pair) for pair in (("grpo", "base"), ("stapo", "base"), ("stapo", "grpo"))]
@@ -338,11 +365,14 @@ def test_small_print_of_the_second_setting_alone() -> None:
     )
 
 
+JUDGED = {"scored_by": "rule+judge", "judge": "x"}
+
+
 def test_ours_beside_the_paper(tmp_path):
     # 6 of 30 solved: 20.00, SE sqrt(.16 / 29) = 7.43 points, interval 4.8 to 35.2; the paper prints 18.44
-    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE, max_tokens=20480)
-    # all 30 half solved: 50.00 with no spread; the paper prints 7.60
-    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", size=SIZE, max_tokens=20480)
+    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE, max_tokens=20480, **JUDGED)
+    # all 30 half solved: 50.00, 44.2 to 55.8; the paper prints 7.60
+    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", size=SIZE, max_tokens=20480, **JUDGED)
     t = table(tmp_path)
     found = [value(t, m, "aime24", part=SIZE) for m in ("stapo", "grpo")]
     assert [(v.minus_paper, v.paper_within) for v in found] == [(1.56, "within"), (42.4, "outside")]
@@ -359,6 +389,7 @@ def test_ours_beside_the_paper(tmp_path):
         (["1100"] * 30, {"max_tokens": 256}),
         (["1100"] * 30, {"chat": {"system": "Be brief."}}),
         (["1100"] * 30, {"text_variants": 1}),
+        (["1100"] * 30, {"scored_by": "rule", "judge": ""}),
         (["1100"] * 30, {"options_refused": ["top_k"]}),
         (["1100"] * 30, {"context_limit": {"context": 4096, "asked": 20480, "problems": 30, "least": 9, "most": 99}}),
     ],

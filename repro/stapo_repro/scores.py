@@ -91,6 +91,12 @@ class Score:
         return {(c.record.cell.benchmark, engine_of(c.record)) for c in self.cells}
 
     @property
+    def conditions(self) -> dict[tuple[str, str], object]:
+        """(benchmark, what) -> how each benchmark was evaluated (`_conditions`), and the training step of the model."""
+        records = {c.record.cell.benchmark: c.record for c in reversed(self.cells)}
+        return {(name, what): value for name, r in records.items() for what, value in _conditions(r).items()}
+
+    @property
     def is_base(self) -> bool:
         """A base model: one model, whose seeds are not drawn."""
         return all(c.record.cell.step == "base" for c in self.cells)
@@ -130,6 +136,16 @@ def _conditions(r: CellRecord) -> dict[str, object]:
         "engines": engine_of(r),
         "training steps": r.cell.step,
     }
+
+
+def unlike(first: Score, second: Score) -> set[str]:
+    """What two scores of the same benchmarks differ in; a base model has no training step."""
+    here, there = first.conditions, second.conditions
+    differing = {
+        what for (name, what), value in here.items()
+        if (other := there.get((name, what))) != value and None not in (value, other)
+    }  # fmt: skip
+    return differing - ({"training steps"} if first.is_base or second.is_base else set())
 
 
 def _check_alike(cells: Sequence[Loaded]) -> None:
@@ -252,7 +268,7 @@ class Difference:
     against: str
     benchmark: str
     setting: str
-    status: Literal["run", "not run", "other problems", "other engine", "samples missing", "seeds differ"]
+    status: Literal["run", "not run", "other problems", "other engine", "evaluated otherwise", "samples missing", "seeds differ"]
     number: Number = Number()
     test: str = ""
     p: float = math.nan
@@ -286,11 +302,13 @@ def difference(
     pairs = list(zip(first, second, strict=True))
     if not all(s.cells for pair in pairs for s in pair):
         return Difference(*label, "not run")
-    golds = [{s.cells[0].record.benchmark_sha256 for s in pair} for pair in pairs]
-    if any(a.means.keys() != b.means.keys() for a, b in pairs) or any(len(answers) > 1 for answers in golds):
+    differing = {what for a, b in pairs for what in unlike(a, b)} - ({"engines"} if across_engines else set())
+    if differing & {"problems", "gold answers"}:
         return Difference(*label, "other problems")
-    if not across_engines and any(a.engines != b.engines for a, b in pairs):
+    if "engines" in differing:
         return Difference(*label, "other engine")
+    if differing:
+        return Difference(*label, "evaluated otherwise")
     if missing := sum(s.estimate.missing for pair in pairs for s in pair):
         return Difference(*label, "samples missing", Number(missing=missing))
     if any(seeds_differ(side) for side in (first, second)):

@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import combinations
 from typing import Literal
 
 from stapo_repro import labels, paper
 from stapo_repro.paper import PaperTable
 from stapo_repro.read import Loaded, final_step, inputs_hash, weights_of
-from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, engine_of, score_all
+from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, engine_of, score_all, unlike
 from stapo_repro.text import as_written, code_shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import MAX_TOKENS, SETTINGS, CellRecord
@@ -36,7 +37,7 @@ class Row:
         benchmark: or "avg".
         minus_paper: minus the paper's printed value, in points; None where there is none to compare with.
         paper_within: whether the paper's value lies in our 95 % interval; "not judged" where samples or problems are
-            missing or other ones, or prompt or limit of tokens are not the paper's.
+            missing or other ones, or prompt, limit of tokens or scoring are not the paper's.
         best: the highest complete value of our rows in its column, where at least two can be compared.
         unlike: several engines sampled its column.
     """
@@ -61,13 +62,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """A block of the table: the heading, the columns before the average, and its notes."""
+    """A block of the table: the heading, the columns before the average, and its notes; `warnings` are those of them
+    without which its numbers mislead."""
 
     id: str
     title: str
     size: str
     benchmarks: list[str]
     footnotes: list[str]
+    warnings: list[str]
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Table:
 
 
 def _against_paper(row: Row, printed: str) -> None:
-    """Our value beside the paper's; judged where nothing is missing, and problems, prompt and limit are its."""
+    """Our value beside the paper's; judged where nothing is missing, and problems, prompt, limit and scoring are its."""
     if row.score.status != "run":
         return
     known, n, theirs = registry(), as_written(row.score.percent), float(printed)
@@ -99,7 +102,7 @@ def _against_paper(row: Row, printed: str) -> None:
     same = all(
         r.benchmark_rows == known[r.cell.benchmark].rows
         and not (r.variant or r.text_variants or r.chat or r.context_limit or r.options_refused)
-        and r.max_tokens == MAX_TOKENS
+        and (r.max_tokens, r.scored_by) == (MAX_TOKENS, "rule+judge")
         for r in records
     )
     row.minus_paper, row.paper_within = n.mean - theirs, "not judged"
@@ -108,7 +111,7 @@ def _against_paper(row: Row, printed: str) -> None:
 
 
 def _mark_best(rows: Iterable[Row]) -> None:
-    """Ties are all marked; none is where several engines sampled."""
+    """Ties are all marked; none is where methods were not evaluated alike."""
     columns: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for r in rows:
         if r.source == "ours" and r.score.cells:
@@ -116,10 +119,10 @@ def _mark_best(rows: Iterable[Row]) -> None:
     for column in columns.values():
         complete = [r for r in column if r.complete]
         top = max((Decimal(r.score.shown) for r in complete), default=None)
-        unlike = any(r.score.engines != column[0].score.engines for r in column)
+        differing = set[str]().union(*(unlike(a.score, b.score) for a, b in combinations(column, 2)))
         for r in column:
-            r.unlike = unlike
-            r.best = r.complete and len(complete) > 1 and not unlike and Decimal(r.score.shown) == top
+            r.unlike = "engines" in differing
+            r.best = r.complete and len(complete) > 1 and not differing and Decimal(r.score.shown) == top
 
 
 def _rows(
@@ -144,7 +147,7 @@ def _rows(
     return theirs + ours
 
 
-def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
+def footnotes(scores: Mapping[ScoreKey, Score], warnings: Sequence[str]) -> list[str]:
     """What a reader must know before believing a section, read from the records; empty where nothing was run."""
     if not scores:
         return []
@@ -153,8 +156,12 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     limit = [f"Responses of at most {max(limits):,} tokens."] if len(limits) == 1 else []
     steps = {r.cell.step for r in records if r.cell.step != "base"}
     step = [f"Trained models at step {max(map(int, steps)):,}."] if len(steps) == 1 else []
-    notes = [*_seeds(scores), *step, *_missing(scores), *scoring(records), *limit]
-    return [*notes, *_unlike(records), provenance(records)]
+    return [*_seeds(scores), *step, *scoring(records), *limit, *warnings, provenance(records)]
+
+
+def _warnings(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    """Samples that are missing, seeds that are one model, and what differs between records that a reader compares."""
+    return [*_twins(scores), *_missing(scores), *_unlike([c.record for s in scores.values() for c in s.cells])]
 
 
 def _join(items: Iterable[object]) -> str:
@@ -174,19 +181,22 @@ def _seeds(scores: Mapping[ScoreKey, Score]) -> list[str]:
         for n, names in counts.items()
     ]
     notes = [f"Training seeds: {', '.join(texts)}."] if texts else []
-    several: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for r in (c.record for s in scores.values() for c in s.cells if not s.is_base):
-        several[labels.method_label(r.cell.method), weights_of(r)].add(r.cell.train_seed)
-    notes += [
-        f"ONE MODEL UNDER SEVERAL SEEDS: {method} {_join(twins)} have equal weights and are no independent trainings."
-        for (method, weights), twins in several.items()
-        if weights and len(twins) > 1
-    ]
     if any(2 in counts for counts in seeds.values()):
         notes.append(
             "With two seeds an interval held the truth in as few as 88 of 100 simulations (docs/statistics.md)."
         )
     return notes
+
+
+def _twins(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    several: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for r in (c.record for s in scores.values() for c in s.cells if not s.is_base):
+        several[labels.method_label(r.cell.method), weights_of(r)].add(r.cell.train_seed)
+    return [
+        f"ONE MODEL UNDER SEVERAL SEEDS: {method} {_join(twins)} have equal weights and are no independent trainings."
+        for (method, weights), twins in several.items()
+        if weights and len(twins) > 1
+    ]
 
 
 def _missing(scores: Mapping[ScoreKey, Score]) -> list[str]:
@@ -199,21 +209,18 @@ def _missing(scores: Mapping[ScoreKey, Score]) -> list[str]:
 
 
 def _who(records: Sequence[CellRecord], of: Callable[[CellRecord], str]) -> str:
-    """The values of `of`, each with its methods; "" where all have one."""
+    """The values of `of`, each with its methods; "" where all have one. A record that has none is left out."""
     by: dict[str, set[str]] = defaultdict(set)
-    for r in records:
+    for r in (r for r in records if of(r)):
         by[of(r)].add(labels.method_label(r.cell.method))
     return "; ".join(f"{k}: {_join(v)}" for k, v in sorted(by.items())) if len(by) > 1 else ""
 
 
 def scoring(records: Sequence[CellRecord]) -> list[str]:
     """By rule or by judge, and the notes on the judge."""
-    if who := _who(records, lambda r: r.scored_by):
-        text = f"NOT SCORED ALIKE: {who}."
-    else:
-        alone = all(r.scored_by == "rule" for r in records)
-        text = "Scored by the rule" + (" alone." if alone else ", then by the judge where the rule fails.")
-    return [text, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
+    texts = {"rule": "Scored by the rule alone.", "rule+judge": "Scored by the rule, then by the judge where it fails."}
+    ways = {texts[r.scored_by] for r in records}
+    return [*(ways if len(ways) == 1 else ()), *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
 
 
 def _unlike(records: Sequence[CellRecord]) -> list[str]:
@@ -242,17 +249,18 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
     for name, of in sorted(cells.items()):
         if who := _who(of, engine_of):
             sampled[who].append(name)
-    values = {
-        "GRADED": {r.grader for r in records if r.grader},
-        "JUDGED": {r.judge for r in records if r.judge and r.scored_by == "rule+judge"},
-        "PROMPTED": {json.dumps(r.chat, ensure_ascii=False) if r.chat else "as the paper says" for r in records},
-        "LIMITED": {f"{r.max_tokens} tokens" for r in records},
-        "TRAINED": {f"step {r.cell.step}" for r in records if r.cell.step != "base"},
+    values: dict[str, Callable[[CellRecord], str]] = {
+        "SCORED": lambda r: r.scored_by,
+        "GRADED": lambda r: r.grader or "",
+        "JUDGED": lambda r: (r.judge or "") if r.scored_by == "rule+judge" else "",
+        "PROMPTED": lambda r: json.dumps(r.chat, ensure_ascii=False) if r.chat else "as the paper says",
+        "LIMITED": lambda r: f"{r.max_tokens} tokens",
+        "TRAINED": lambda r: "" if r.cell.step == "base" else f"step {r.cell.step}",
     }
     return [
         *(f"NOT SAMPLED ALIKE on {', '.join(names)}: {who}." for who, names in sampled.items()),
         *(f"NOT THE SAME COPY of {n}: {len(v)} sets of gold answers." for n, v in sorted(golds.items()) if len(v) > 1),
-        *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in values.items() if len(v) > 1),
+        *(f"NOT {what} ALIKE: {who}." for what, of in values.items() if (who := _who(records, of))),
         *sorted(variants),
     ]
 
@@ -295,6 +303,7 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         _mark_best(section_rows)
         rows.extend(section_rows)
         left = sum(c.record.cell.size == size for c in earlier)
+        warnings = _warnings(of_section)
         notes = [f"{left} records of earlier checkpoints are not in this table."] if left else []
         shown_here = {*mini, *real} if size == labels.MINI else {*benchmarks}
         outside = {
@@ -304,7 +313,7 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         }
         if outside:
             notes.append(f"On record and not shown: {_join(outside)}. Shown are {_join(SETTINGS)} on these benchmarks.")
-        sections.append(Section(id, title, size, list(benchmarks), [*footnotes(of_section), *notes]))
+        sections.append(Section(id, title, size, list(benchmarks), [*footnotes(of_section, warnings), *notes], warnings))
         table = "the paper's three sizes" if size in labels.PAPER_SIZES else id
         compared[id] = differences(of_section, size, methods, benchmarks, table)
 

@@ -24,19 +24,19 @@ from stapo_results.sizes import is_miniature_size
 
 T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
-_ABSENT = ("not run", "n/a", "other problems", "other engine", "seeds differ")
+_ABSENT = ("not run", "n/a", "other problems", "other engine", "evaluated otherwise", "seeds differ")
 _IN_SMALL = "<br><sub>{}</sub>"
 _NAMED = ("cut ", "by ", "p ", "Holm ")
 """How a line of small print begins that says what it is."""
 _BESIDE = (
     "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
-    "interval. Not judged: samples or problems are missing, or these, the prompt or the limit of tokens are other ones."
+    "interval. Not judged: samples or problems are missing, or these, prompt, limit of tokens or scoring are other ones."
 )
 _LEGEND = (
     "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
     "problems and samples and, with several training seeds, over those. N: samples a problem, x problems. Cut: the "
-    "share of responses that met the limit of tokens. By: the engine, in a column that several sampled; between them "
-    "nothing is compared. Bold: a size's best complete value in a column of one engine, and what is incomplete."
+    "share of responses that met the limit of tokens. By: the engine, where several sampled; between them nothing is "
+    "compared. Bold: a size's best complete value in a column that was evaluated alike, and what is incomplete."
 )
 
 
@@ -114,7 +114,8 @@ def _cell(first: Row, second: Row) -> str:
         small.append((texts[0], "") if texts[0] == texts[1] else texts)
     if not all(math.isnan(r.score.truncated) for r in (first, second)):
         small.append((f"cut {_cut(first)}", _cut(second)))
-    if first.unlike or second.unlike:
+    ran = [r.score for r in (first, second) if r.score.cells]
+    if first.unlike or second.unlike or len({name for s in ran for _, name in s.engines}) > 1:
         by, other = (", ".join(sorted({name for _, name in r.score.engines})) for r in (first, second))
         small.append((f"by {by}", "" if other == by else other))
     return _both(_number(first), _number(second), *small)
@@ -268,11 +269,13 @@ def introduction(table: Table) -> str:
 
 
 def state_of_paper_cells(table: Table) -> str:
-    """One sentence: how many of the paper's models were run."""
-    ours = [r for r in table.rows if r.size in labels.PAPER_SIZES and r.source == "ours" and r.method in labels.METHODS]
-    averages = [r for r in ours if (r.benchmark, r.setting) == (labels.AVERAGE, FIRST)]
-    run = sum(r.score.status == "run" for r in averages)
-    return f"Of the paper's {len(averages)} models (three sizes, four methods), {run} have been run with this suite."
+    """One sentence: how many of the paper's models were run, whole and at both settings."""
+    models: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for r in table.rows:
+        if r.size in labels.PAPER_SIZES and r.source == "ours" and r.method in labels.METHODS:
+            models[r.size, r.method].append(r)
+    run = sum(all(r.score.status == "run" and r.complete for r in rows) for rows in models.values())
+    return f"Of the paper's {len(models)} models (three sizes, four methods), {run} have been run with this suite."
 
 
 def lines(g: Grid) -> list[str]:
@@ -295,19 +298,19 @@ def to_markdown(table: Table, toys: bool | None = None) -> str:
 
 def readme_block(table: Table) -> str:
     """The README's table: real models, whose base rows say so where they were not run, beside the paper's rows."""
-    real, rows, ours = list(labels.PAPER_BENCHMARKS), [], list[list[str]]()
+    real, rows, ours = list(labels.PAPER_BENCHMARKS), [], list[Section]()
     for s in (s for s in table.sections if s.size in labels.REAL_SIZES | labels.PAPER_SIZES):
         part = main_grid(table, s)
-        ours += [part.notes] if s.size in labels.REAL_SIZES else []
+        ours += [s] if s.size in labels.REAL_SIZES else []
         for label, *cells in part.rows:
             if s.size in labels.REAL_SIZES or set(cells) != {"not run"}:
                 mark = "*" if label.startswith("*") else ""
                 rows.append([f"{mark}{escape(labels.size_label(s.size))}: {label.removeprefix('*')}", *cells])
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
-    common = [note for note in ours[0] if all(note in notes for notes in ours)] if ours else []
+    common = [note for note in (ours[0].footnotes if ours else ()) if all(note in s.footnotes for s in ours)]
     what = "Base model: before training. Qwen2.5-Coder: instruction-tuned, from 4-bit weights; the paper's: not tuned."
-    unlike = [note for notes in ours for note in notes if note.startswith("NOT ") and note not in common]
-    own = " ".join([what, *unlike, *common, ""]) if ours else ""
+    warned = [f"{labels.size_label(s.size)}: {note}" for s in ours for note in s.warnings if note not in common]
+    own = " ".join([what, *(escape(note) for note in (*warned, *common)), ""]) if ours else ""
     more = (
         f"Italic: as the paper prints it. {own}{state_of_paper_cells(table)} All sections, notes, differences: {file}."
     )
