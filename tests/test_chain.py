@@ -148,6 +148,7 @@ def test_every_training_command_composes() -> None:
 @pytest.mark.parametrize("wrong", [
     lambda: parse_cells(["stapo"]), lambda: parse_cells(["base/mini"]), lambda: parse_cells([]),
     lambda: parse_cells(["stapo-q0.75/qwen3-1.7b"]), lambda: parse_cells(["stapo-q0.50/mini"]),
+    lambda: parse_cells(["stapo-q1.5/mini"]), lambda: parse_cells(["stapo-tau7.0/mini"]),
     lambda: parse_cells(["stapo/qwen3-2b"]), lambda: parse_cells(["stapo/qwen3-8b", "stapo/mini"]),
     lambda: seeds_of("one"), lambda: seeds_of("0,0"), lambda: seeds_of("-1"), lambda: seeds_of(""),
     lambda: asked("stapo/mini", steps=0), lambda: asked("stapo/mini", judge="none"),

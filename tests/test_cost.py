@@ -74,10 +74,15 @@ def test_a_training_by_hand() -> None:
     found = cost.training("stapo", "qwen3-8b", EIGHT, 3000)
     assert found.hours == pytest.approx(3000 * step_of("qwen3-8b", own_pass=0.75).seconds(CARDS["H100"], 8) / 3600)
     assert found.gpus == 8
-    # 12 bytes a parameter of 3 checkpoints, the best, one being written; 3 GiB of logs; 2 bytes of weights, of export
-    assert found.disk == pytest.approx((5 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
+    # 12 bytes a parameter of 3 checkpoints, the best, the newest timed one, one being written; 3 GiB of logs; 2 bytes
+    # of weights, of export
+    assert found.disk == pytest.approx((6 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
     kept = cost.training("stapo", "qwen3-8b", EIGHT, 3000, keep=4)
-    assert kept.disk == pytest.approx((6 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
+    assert kept.disk == pytest.approx((7 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
+    # of a hundred steps or fewer the last one's beside the newest timed one
+    short = cost.training("stapo", "qwen3-8b", EIGHT, 60)
+    assert short.disk == pytest.approx((2 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
+    assert [cost.real_training(keep).disk for keep in (0, 1, 20)] == [19.5, 19.5, 124]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ def test_curve_is_the_mean_over_seeds_with_their_range(tmp_path):
     c = curves.curve(load_training_runs([tmp_path]), curves.SILENCED)
     assert c is not None
     np.testing.assert_allclose(c[:4], [[1, 2], [0.2, 0.2], [0.1, 0.2], [0.3, 0.2]])
+    for seed, values in enumerate(({1: 1.0, 3: 2.0}, {1: 2.0, 2: 0.5})):  # a step without a rare token has none
+        shares(tmp_path / "thresholds", seed, values, "threshold")
+    c = curves.curve(load_training_runs([tmp_path / "thresholds"]), curves.THRESHOLD)
+    assert c is not None
+    np.testing.assert_allclose(c[:4], [[1, 2, 3], [1.5, 0.5, 2], [1, 0.5, 2], [2, 0.5, 2]])
     shares(tmp_path / "again", 0, {1: 0.001})
     with pytest.raises(BadInput):
         curves.curve(load_training_runs([tmp_path]), curves.SILENCED)
@@ -76,9 +81,9 @@ def test_a_long_curve_is_drawn_in_windows_and_a_noisy_one_as_running_means(tmp_p
     runs = load_training_runs([tmp_path])
     c = curves.curve(runs, curves.SILENCED, most=3)
     assert c is not None
-    # seven steps in at most three points: windows of three, the last one holds the seventh alone
-    assert (c.window, c.steps.tolist()) == (3, [2, 5, 7])
-    np.testing.assert_allclose(c.mean, [2, 5, 7])
+    # seven steps in at most three points: windows of three; the seventh alone is no point
+    assert (c.window, c.steps.tolist()) == (3, [2, 5.5])
+    np.testing.assert_allclose(c.mean, [2, 5.5])
     assert curves.curve(runs, curves.REWARD) is None  # not logged
     np.testing.assert_allclose(curves.smoothed(np.array([1.0, 3, 2, 6, 4]), 3), [2, 2, 11 / 3, 4, 5])
 

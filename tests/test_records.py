@@ -197,6 +197,18 @@ def training(root: Path, *lines: StepMetrics, cut: Cut | None = None) -> Path:
     return file
 
 
+def test_a_finished_training_that_lacks_steps_is_refused(tmp_path):
+    file = training(tmp_path, step(1), step(2), step(4))
+    made = read_json(file.with_name("run.json"), Run)
+    config = {"run": made.config["run"] | {"steps": 4}}
+    finished = made.model_copy(update={"config": config, "synthetic": False})
+    write_json(file.with_name("run.json"), finished.model_copy(update={"status": "interrupted"}))
+    assert len(load_training_runs([tmp_path])) == 1
+    write_json(file.with_name("run.json"), finished)
+    with pytest.raises(RecordError, match="1 of 4 are not there, the first is step 3"):
+        load_training_runs([tmp_path])
+
+
 def test_the_last_attempt_at_a_step_counts_and_a_line_that_stands_twice_once(tmp_path, capsys):
     file = training(tmp_path, step(1), step(2), step(3), step(2, 1, 0.25), step(3, 1), step(2, 2, 0.75), step(3, 1))
     (run,) = load_training_runs([tmp_path])

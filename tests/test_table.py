@@ -162,7 +162,8 @@ def test_unlike_records_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "otherwise", [{"max_tokens": 64}, {"chat": {"system": "x"}}, {"scored_by": "rule+judge", "judge": "x"}, {"step": 20}]
+    "otherwise",
+    [{"max_tokens": 64}, {"chat": {"system": "x"}}, {"scored_by": "rule+judge", "judge": "x"}, {"step": 20}],
 )
 def test_methods_that_were_not_evaluated_alike_are_not_compared(otherwise, tmp_path):
     cell(tmp_path, "justrl", ["11", "00"], step=40)

@@ -338,6 +338,14 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
             place = path.parent.relative_to(root).as_posix()
             found = TrainingRun(method, size, seed, place, run.status, steps, run.run_id, path.parent, run.synthetic,
                                 run.cut, _machine(run))  # fmt: skip
+            whole = {*range(1, int(run_part(run).get("steps") or 0) + 1)} if run.status == "done" else set[int]()
+            if not run.synthetic and (absent := sorted(whole - {s.step for s in steps})):
+                raise RecordError(
+                    f"{path} lacks steps of a finished run",
+                    found=f"{len(absent)} of {len(whole)} are not there, the first is step {absent[0]}",
+                    expected="a line for each step",
+                    next_step="restore the file from a copy, or collect the run again",
+                )
             twins = (r for r in runs if replace(found, path=r.path, folder=r.folder) == r)
             if (twin := next(twins, None)) is None:
                 runs.append(found)

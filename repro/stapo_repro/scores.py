@@ -268,7 +268,9 @@ class Difference:
     against: str
     benchmark: str
     setting: str
-    status: Literal["run", "not run", "other problems", "other engine", "evaluated otherwise", "samples missing", "seeds differ"]
+    status: Literal[
+        "run", "not run", "other problems", "other engine", "evaluated otherwise", "samples missing", "seeds differ"
+    ]
     number: Number = Number()
     test: str = ""
     p: float = math.nan

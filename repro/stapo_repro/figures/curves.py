@@ -72,6 +72,7 @@ _VALIDATED = ("accuracy", "val-")
 
 def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POINTS) -> Curve | None:
     """Mean and range over the seeds of one method, at the steps that all seeds have; None when no run has the metric.
+    A threshold is missing at a step without a rare token: there it is that of the seeds that have one.
 
     Of more than `most` steps, each point is the mean of as many consecutive ones as bring them below. Validation keeps
     every point, and so its peak.
@@ -84,15 +85,17 @@ def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POI
     for r in runs:
         series = {k: v * shown.factor for k, v in r.series(shown.metric).items() if math.isfinite(v)}
         values += [series] if series else []
-    steps = sorted(set.intersection(*map(set, values))) if values else []
+    of_seeds = map(set, values)
+    steps = sorted((set.union if shown == THRESHOLD else set.intersection)(*of_seeds)) if values else []
     if not steps:
         return None
     width = 1 if most is None or shown.metric.startswith(_VALIDATED) else math.ceil(len(steps) / most)
-    starts = np.arange(0, len(steps), width)
-    rows_RS = np.array([steps, *([v[s] for s in steps] for v in values)], dtype=np.float64)
-    rows_RW = np.add.reduceat(rows_RS, starts, axis=1) / np.diff(starts, append=len(steps))
+    starts = np.arange(0, len(steps) - width // 2, width)  # a short rest belongs to the window before it
+    rows_RS = np.array([steps, *([v.get(s, math.nan) for s in steps] for v in values)], dtype=np.float64)
+    sums, counts = (np.add.reduceat(x, starts, axis=1) for x in (np.nan_to_num(rows_RS), np.isfinite(rows_RS) * 1.0))
+    rows_RW = np.divide(sums, counts, out=np.full_like(sums, math.nan), where=counts > 0)
     at, matrix = rows_RW[0], rows_RW[1:]
-    return Curve(at, matrix.mean(axis=0), matrix.min(axis=0), matrix.max(axis=0), len(values), width)
+    return Curve(at, *(f(matrix, axis=0) for f in (np.nanmean, np.nanmin, np.nanmax)), len(values), width)
 
 
 def curves_of(runs: Runs, shown: Panel, most: int = MOST_POINTS) -> dict[str, Curve]:
@@ -319,6 +322,8 @@ def silenced_share(g: Group) -> Sketch | None:
         finding = f"Silenced after step {WARM_UP}: {shares}"
         parts = (f"{name} {below:.0f} and {none:.0f} %" for name, (_, below, none) in found.items())
         more = f"{finding}. Steps below 0.01 %, and with none: {'; '.join(parts)}. "
+    if any(len(g.runs_of(m)) > 1 for m in g.methods):
+        more += "A threshold is a mean over the seeds that have one at the step. "
     return training(g, (*_SHARES, THRESHOLD), "Silenced tokens", kind="silenced_share", more=more, finding=finding)
 
 

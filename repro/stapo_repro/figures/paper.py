@@ -67,8 +67,9 @@ class Printed:
 
 
 def _logged(g: Group, method: str) -> LoggedRun | None:
-    """The token log of the first run of a method that has one."""
-    return next(filter(None, map(log_of, g.runs_of(method))), None)
+    """The token log of the first run of a method that has one, of finished runs first."""
+    runs = sorted(g.runs_of(method), key=lambda r: r.status != "done")
+    return next(filter(None, map(log_of, runs)), None)
 
 
 def _of_log(method: str, draw: Callable[[LoggedRun], Sketch]) -> OfSizes:

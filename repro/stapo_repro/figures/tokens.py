@@ -286,7 +286,7 @@ def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str])
     style.bare(axes)
     if not chosen:
         style.nothing(axes, "no such token")
-    style.legend(figure, [Patch(color=SILENCED, label="the token that S2T silences"),
+    style.legend(figure, [Patch(color=SILENCED, label=f"the token: {run.part_names[0]}"),
                           Patch(color=KEPT, label="the two most likely ones in its place")])  # fmt: skip
     missing = (f"a reader's category of {unread} of {len(chosen)} cases",) if unread else ()
     caption = f"{run.caption_opening}H: entropy in nats. A case's category is a reader's judgement."

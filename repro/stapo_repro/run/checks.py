@@ -55,6 +55,8 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
     if r.user_method:  # the training wing alone knows the names of methods; seeds and worlds are one question
         for s in [s for s in left if s.kind == "train"][:1]:
             checks.attempt("configuration", _asked, (*s.command, "--config-only"), f"{r.user_method} cannot be trained")
+    if r.judge not in ("none", "base"):  # days before it is asked
+        checks.attempt("judge's prompt", check_prompt, evaluate)
     if r.on_cpu:
         if any(s.kind == "train" for s in left):
             checks.attempt("memory", check_memory, r.origin.training_gib)
@@ -62,8 +64,6 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
     if r.trained:
         checks.attempt("training's environment", check_environment, train, *TRAINING)
     checks.attempt("evaluation's environment", check_environment, evaluate, *EVALUATION)
-    if r.judge != "none":  # days before it is asked
-        checks.attempt("judge's prompt", check_prompt, evaluate)
     if not r.ray_address:  # a cluster's are counted by the wings, when they join it
         checks.attempt("GPUs", check_gpus, r.hardware)
     return checks

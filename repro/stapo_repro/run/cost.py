@@ -35,7 +35,7 @@ BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four l
 KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = 30  # of the miniature, as configs/size/mini.yaml has them
 DISK_GIB = {"train": 0.1}  # of the miniature: two checkpoints, export, token log
-REAL_DISK_GIB = 14.0  # of Qwen2.5-Coder-0.5B: two checkpoints of 5.5 GiB, weights and export
+_REAL_STATE_GIB, _REAL_GIB = 5.5, 3.0  # of Qwen2.5-Coder-0.5B: a checkpoint; weights and export
 REAL_TRAINING_GIB = 16.4  # the least that a training of it plans without a GPU: bfloat16, the quick form
 TRAINING_GIB = 3.0  # resident memory of all processes of a training of the miniature; 2.9 is the most on record
 SHORTEST = 20  # steps; a shorter training says how long starting takes
@@ -142,7 +142,7 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     """
     shape = shape_of(size)
     saved = math.ceil(steps / setting("checkpoint_every"))
-    most = min(saved, (keep or KEPT) + 2)  # the best, and one being written
+    most = min(saved, (keep or KEPT) + 2) + 1  # the best, and one being written; of the timed ones the newest
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
     sequences = setting("prompts") * setting("responses")
     lengths = throughput.lengths_of(setting("response_limit"))
@@ -152,6 +152,17 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     seconds = step.seconds(CARDS[machine.card], machine.gpus)
     basis = f"formula for {machine.card}, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
     return Cost(seconds * steps / 3600, machine.gpus, disk, basis)
+
+
+def real_training(keep: int = 0) -> Cost:
+    """The training of a real model on a CPU: its disk. `stapo-train run --dry-run` plans its time.
+
+    Args:
+        keep: checkpoints that are kept, 0 for the training's own number, which is 1.
+    """
+    return Cost(
+        None, 0, ((keep or 1) + 2) * _REAL_STATE_GIB + _REAL_GIB, "not known"
+    )  # one is timed, one being written
 
 
 def evaluation(method: str, size: str, machine: Machine, settings: int, *, judged: bool) -> Cost:

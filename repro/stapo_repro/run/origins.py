@@ -225,7 +225,7 @@ class FetchedModels(FromHub):
 
     def costs(self, r: CellRequest) -> dict[str, Cost]:
         """Its time is not known here: `stapo-train run --dry-run` plans it."""
-        return {f"train/{m.name}": Cost(None, 0, cost.REAL_DISK_GIB, "not known") for m in r.trained}
+        return {f"train/{m.name}": cost.real_training(r.keep_checkpoints) for m in r.trained}
 
 
 ORIGINS: dict[str, Origin] = {"miniature": Carried(), "real": FetchedModels(), "cells": FromHub()}

@@ -58,7 +58,8 @@ def run(
         ray_address: A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto.
         source: Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub.
         judge: Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B.
-        keep_checkpoints: How many checkpoints of each training are kept, and one more while it is written. Default: 3.
+        keep_checkpoints: How many checkpoints of each training are kept, and one more while it is written. Default: 3,
+            of a real model on a CPU 1.
         rebuild_base: Train the miniature's base model anew (2 minutes) instead of taking the carried weights.
         train_env: Folder of the environment whose stapo-train is used. Default: this one.
         eval_env: Folder of the environment whose stapo-eval is used. Default: this one.
@@ -165,7 +166,7 @@ def parse_cells(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]
     for name in names or ("",):
         method, _, size = name.partition("/")
         values = variant(method)
-        written = with_values(*values) if values else None
+        written = with_values(*values) if values and 0 < values[1] <= 1 and values[2] <= 1 else None
         if size not in methods or method not in (*methods[size], written):
             near = near_name(name, [f"{m}/{s}" for s, of_size in methods.items() for m in of_size])
             known = ", ".join(methods.get(size, trained))

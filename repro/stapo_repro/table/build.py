@@ -94,7 +94,7 @@ class Table:
 
 
 def _against_paper(row: Row, printed: str) -> None:
-    """Our value beside the paper's; judged where nothing is missing, and problems, prompt, limit and scoring are its."""
+    """Our value beside the paper's; judged where nothing is missing, and all but the sampler's engine is as there."""
     if row.score.status != "run":
         return
     known, n, theirs = registry(), as_written(row.score.percent), float(printed)
@@ -220,7 +220,10 @@ def scoring(records: Sequence[CellRecord]) -> list[str]:
     """By rule or by judge, and the notes on the judge."""
     texts = {"rule": "Scored by the rule alone.", "rule+judge": "Scored by the rule, then by the judge where it fails."}
     ways = {texts[r.scored_by] for r in records}
-    return [*(ways if len(ways) == 1 else ()), *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
+    return [
+        *(ways if len(ways) == 1 else ()),
+        *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note})),
+    ]
 
 
 def _unlike(records: Sequence[CellRecord]) -> list[str]:
@@ -313,7 +316,9 @@ def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
         }
         if outside:
             notes.append(f"On record and not shown: {_join(outside)}. Shown are {_join(SETTINGS)} on these benchmarks.")
-        sections.append(Section(id, title, size, list(benchmarks), [*footnotes(of_section, warnings), *notes], warnings))
+        sections.append(
+            Section(id, title, size, list(benchmarks), [*footnotes(of_section, warnings), *notes], warnings)
+        )
         table = "the paper's three sizes" if size in labels.PAPER_SIZES else id
         compared[id] = differences(of_section, size, methods, benchmarks, table)
 

@@ -155,7 +155,9 @@ class LoggedRun:
     def caption_opening(self) -> str:
         """What a caption says of a model that is none of the paper's, and which training it is."""
         seed = run_part(self.record).get("seed") if self.record else None
-        parts = [labels.what_it_is(self.size), f"Seed {seed}." if seed is not None else ""]
+        status = self.record.status if self.record else "done"
+        parts = [labels.what_it_is(self.size), f"Seed {seed}." if seed is not None else "",
+                 f"The training is not finished ({status})." if status != "done" else ""]  # fmt: skip
         return "".join(f"{part} " for part in parts if part)
 
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
