@@ -43,7 +43,12 @@ def test_broken_field_is_refused_by_file_and_name(tmp_path, old, new, field):
 
 
 @pytest.mark.parametrize(("changed", "said"), [
-    ({"top_p": 0.9}, "top-p of t1.0"),
+    ({"top_p": 0.9}, "top-p, top-k and min-p of t1.0"),
+    ({"top_k": 20}, "top-p, top-k and min-p of t1.0"),
+    ({"by_verdict": {"correct": {"responses": 3, "truncated": 1}, "incorrect": {"responses": 1, "truncated": 0}}},
+     "truncated against those that met the limit"),
+    ({"problems": [{"problem_id": "q0", "verdicts": "10", "judged": ".c"}], "rows": 2, "finish_reasons": {"stop": 2}},
+     "judged verdicts of q0"),
     ({"miniature": False}, "size mini"),
     ({"rows": 1}, "more problems"),
     ({"finish_reasons": {"stop": 3}}, "finished responses"),

@@ -91,10 +91,10 @@ def _content_hash(record: CellRecord) -> str:
 def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
     """(what, found, expected) of the first thing in a record that another thing in it rules out."""
     cell, problems, rows = record.cell, record.problems, record.benchmark_rows
-    used = record.temperature, record.top_p
-    decoding = SETTINGS.get(cell.setting, used)
+    used = record.temperature, record.top_p, record.top_k, record.min_p
+    decoding = (*SETTINGS[cell.setting], -1, 0.0) if cell.setting in SETTINGS else used  # else made of its name
     if used != decoding:
-        return f"temperature and top-p of {cell.setting}", used, decoding
+        return f"temperature, top-p, top-k and min-p of {cell.setting}", used, decoding
     if record.miniature != is_miniature_size(cell.size):
         return f"a record of size {cell.size}", f"miniature {record.miniature}", f"miniature {not record.miniature}"
     if len(problems) > rows:
@@ -104,7 +104,12 @@ def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
     finished = sum(record.finish_reasons.values()) - record.finish_reasons.get("error", 0)
     if present != finished:
         return "graded samples against finished responses", present, finished
+    cut, ended = sum(v.truncated for v in record.by_verdict.values()), record.finish_reasons.get("length", 0)
+    if record.by_verdict and cut != ended:
+        return "responses of by_verdict that were truncated against those that met the limit", cut, ended
     for p in problems:
+        if p.judged and not p.rule:
+            return f"judged verdicts of {p.problem_id}", "none by the rule", "both"
         expected = _scored(record.scored_by, p.rule, p.judged) if p.rule else p.verdicts
         if p.verdicts != expected:
             return f"verdicts of {p.problem_id}, scored by {record.scored_by}", p.verdicts, expected

@@ -321,8 +321,8 @@ class CellRecord(Record):
     benchmark_sha256: str
     variant: str = ""
     text_variants: int = 0
-    finish_reasons: dict[str, int]
-    no_answer: int
+    finish_reasons: dict[FinishReason, Annotated[int, Field(ge=0)]]
+    no_answer: Annotated[int, Field(ge=0)]
     mean_response_tokens: float
     by_verdict: dict[Literal["correct", "incorrect"], VerdictLengths] = {}
     identical_problems: int | None = None
