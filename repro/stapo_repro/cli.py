@@ -121,9 +121,8 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
 
     if top < 0:
         raise BadInput("--top must be at least 0", found=top, expected="0 or more", next_step="--top 30")
-    folder, loaded = out or run_folder / "tokens", log.load(run_folder)
-    check_folder(folder, "--out")
-    files, messages = analyse(loaded, top)
+    check_folder(folder := out or run_folder / "tokens", "--out")  # a log may have gigabytes
+    files, messages = analyse(log.load(run_folder), top)
     for name, data in files.items():
         write_atomic(folder / name, data)
     print("\n".join(messages))
