@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -140,6 +141,41 @@ def test_a_dead_address_loses_nothing(model: HfEngine) -> None:
         assert {f.finish_reason for f in finished} <= {"stop", "length"}
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_address_that_refuses_for_a_while_loses_nothing(model: HfEngine, status: int) -> None:
+    with Server(model) as passing, Server(model) as other:
+        engine = _engine(passing, other, patience=60.0)
+        passing.fault = lambda number, body: status
+        other.fault = lambda number, body: 0.02
+        ends = _all(engine, _requests(engine))
+        assert {f.finish_reason for f in ends.values()} <= {"stop", "length"}
+        assert any(passing.url in note for note in engine.notes)
+        engine = _engine(other, patience=60.0)
+        other.fault = lambda number, body: status  # and where all do
+        with pytest.raises(BadInput, match=other.url):
+            _all(engine, _requests(engine))
+
+
+def test_an_answer_in_another_form_is_not_called_silence(server: Server) -> None:
+    server.fault = lambda number, body: json.dumps(
+        {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}
+    )
+    with pytest.raises(BadInput, match="answers in another form"):
+        _engine(server)
+
+
+def test_a_judges_address_is_asked_before_a_sample_is_made(folder: Path, server: Server, tmp_path: Path) -> None:
+    eval_model.benchmarks(tmp_path)
+    (asks := tmp_path / "prompt.txt").write_text("{question} {gold_answer} {llm_response}")
+    options = RunOptions(model=str(folder), engine="openai", url=(server.url,), data_dir=str(tmp_path), n=1,
+                         benchmarks="sums", settings="t1.0", max_tokens=12, out=str(tmp_path / "out"), judge="a-judge",
+                         judge_prompt=str(asks), judge_prompt_unpublished=True,
+                         judge_url=("http://127.0.0.1:9/v1",))  # fmt: skip
+    with pytest.raises(BadInput, match=":9"):
+        run(options)
+    assert not (tmp_path / "out" / "samples.jsonl").exists()
+
+
 def test_a_server_that_never_answers_costs_one_time_out_before_the_run() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are accepted, and nothing is ever sent
         began = time.monotonic()
@@ -216,8 +252,10 @@ def test_a_limit_that_is_refused_is_never_lifted(server: Server) -> None:
     assert {b["max_tokens"] for b in server.asked} == {1, 12}
 
 
-def test_a_response_may_have_what_the_context_leaves(server: Server, model: HfEngine) -> None:
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_response_may_have_what_the_context_leaves(server: Server, model: HfEngine, status: int) -> None:
     engine = _engine(server)
+    server.fault = lambda number, body: (status, "too long") if body["max_tokens"] == 40 else None
     message = "w" * 480
     assert 512 - len(model.encode(message)) == 29
     requests = [replace(r, prompt=tuple(engine.encode(message)), decoding=Decoding(1.0, 1.0, 40))
@@ -246,11 +284,17 @@ def test_an_endpoints_bytes_are_no_tokens_a_refused_option_is_an_alarm_and_the_k
         with pytest.raises(BadInput, match="-k20") as refused:
             run(replace(options, settings="t0.6-p0.95-k20", out=str(tmp_path / "k20")))
         assert "top_k" in refused.value.what
-        # where the context is the limit, the server's own tokens say so
+        # where the context is the limit, the server's own tokens say so, before the samples are on record
+        monkeypatch.setattr(store.Journal, "append", lambda journal, records: sys.exit())
+        with pytest.raises(SystemExit):
+            run(replace(options, max_tokens=600, out=str(tmp_path / "killed")))
+        monkeypatch.undo()
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
         run(replace(options, max_tokens=600, out=str(tmp_path / "longer")))
     left = 512 - first.prompt_tokens
     limit = ContextLimit(context=512, asked=600, problems=1, least=left, most=left, benchmarks=["boxes"])
-    assert store.read_json(tmp_path / "longer" / "run.json", Run).context_limit == limit
+    for name in ("killed", "longer"):
+        assert store.read_json(tmp_path / name / "run.json", Run).context_limit == limit
     shown = capsys.readouterr()
     assert KEY not in shown.out + shown.err
     assert not [path for path in out.rglob("*") if path.is_file() and KEY in path.read_text(encoding="utf-8")]

@@ -90,7 +90,12 @@ def load_cells(folder: Path) -> Cells:
             expected="cells/*.json, as stapo-eval run leaves them",
             next_step="give the folder that was --out of a finished stapo-eval run",
         )
-    return {(r.cell.benchmark, r.cell.setting): r for r in records}
+    cells = {(r.cell.benchmark, r.cell.setting): r for r in records}
+    if len(cells) < len(records):
+        raise BadInput(f"{folder} holds cells of several evaluations", found=f"{len(records)} of {len(cells)} cells",
+                       expected="one of each benchmark and setting",
+                       next_step="give a run's own folder")  # fmt: skip
+    return cells
 
 
 def pair_runs(a: Cells, b: Cells, benchmarks: Sequence[str] = ()) -> dict[str, list[Pair]]:

@@ -36,7 +36,7 @@ from stapo_eval.samples import (
 )
 from stapo_eval.scores import write_records
 from stapo_eval.show import StageDisplay, Tally, print_plan, print_summary
-from stapo_eval.verdicts import verdicts_of
+from stapo_eval.verdicts import meet_judge, verdicts_of
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RecordError, RunFailed
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
@@ -189,6 +189,7 @@ def _finish(
     try:
         with folder.working(start, f"nothing finished is lost; this resumes it:\n  {_command()}", **fields), display:
             if len(samples) < len(keys):
+                meet_judge(plan)
                 with closing(_engine(plan)) as engine:  # its memory is the judge's afterwards
                     _generate(engine, plan, folder, samples, display)
             if all(s.finish_reason == "error" for s in samples.values()):
@@ -227,10 +228,11 @@ def _generate(
     check_refused(plan, engine.refused)
     requests = requests_of(plan, engine)
     prompts = {r.key: len(r.prompt) for r in requests if engine.counts_tokens}
+    counted = {k: s.prompt_tokens for k, s in samples.items() if s.finish_reason != "error"}  # by an endpoint
     if prompts and (shortest := min(prompts.values())) >= engine.context:
         raise BadInput("no prompt fits into the model's positions", found=engine.context,
                        expected=f"more than {shortest}", next_step="leave out --max-model-len")  # fmt: skip
-    limit = context_limit(plan, prompts, engine.context)
+    limit = context_limit(plan, prompts or counted, engine.context)
     for note in (*refused_notes(engine.refused), *([context_note(limit)] if limit else [])):
         print(f"note: {note}", file=sys.stderr, flush=True)
     record, began, tally = folder.record, time.monotonic(), Tally(plan, samples.values())
@@ -254,6 +256,11 @@ def _generate(
         with store.Journal(plan.out / "samples.jsonl") as journal:
             for piece in engine.stream(requests, lengths):
                 fresh = [sample_of(f, engine) for f in piece]
+                more = {key_of(s): s.prompt_tokens for s in fresh if s.finish_reason != "error"}
+                counted |= more
+                if not engine.counts_tokens and context_limit(plan, more, engine.context):
+                    # before they are on record: a run that has all samples asks no endpoint
+                    folder.save(context_limit=context_limit(plan, counted, engine.context))
                 journal.append(fresh)
                 samples.update({key_of(s): s for s in fresh})
                 tally.add(fresh)
@@ -263,9 +270,6 @@ def _generate(
                     save()
         if len(samples) < len(requests):
             raise RunFailed("the engine left requests unanswered")
-        if not engine.counts_tokens:  # the endpoint has counted by now
-            counted = {k: s.prompt_tokens for k, s in samples.items() if s.finish_reason != "error"}
-            folder.save(context_limit=context_limit(plan, counted, engine.context))
     except RunFailed as e:
         advice = f"{e.next_step}\n            " if e.next_step else ""
         e.next_step = f"{advice}{_command()}   resumes: {len(samples)} of {len(requests)} samples done"

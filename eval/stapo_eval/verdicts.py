@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from stapo_eval.engines import make_engine
+from stapo_eval.engines.base import Engine
 from stapo_eval.grading.pool import Item, Outcome, grade
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import grader_version
 from stapo_eval.judge import asking
 from stapo_eval.judge.prompt import Question
 from stapo_eval.judge.published import REVISIONS
+from stapo_eval.models import ModelFiles
 from stapo_eval.plan import EvaluationPlan
 from stapo_eval.show import StageDisplay
 from stapo_results import store
@@ -74,6 +76,18 @@ def _grade(plan: EvaluationPlan, samples: Sequence[Sample], display: StageDispla
     return outcomes
 
 
+def _judge_engine(plan: EvaluationPlan, judge: ModelFiles) -> Engine:
+    kind, options = plan.options.judge_options()
+    how = {name: plan.run.config[name] for name in ("threads", "dtype")}
+    return make_engine(kind, judge, options=options, **how)
+
+
+def meet_judge(plan: EvaluationPlan) -> None:
+    """Ask a judge's addresses for one token: before hours of sampling. Raises: BadInput, one does not serve it."""
+    if plan.judge is not None and plan.options.judge_options()[0] == "openai":
+        _judge_engine(plan, plan.judge).close()
+
+
 def _judge(
     plan: EvaluationPlan,
     samples: Sequence[Sample],
@@ -95,9 +109,7 @@ def _judge(
     if len(answered) < len(first):
         check(answered, len(first))  # before a judge is loaded
         checked = len(answered)
-        kind, options = plan.options.judge_options()
-        threads, dtype = plan.run.config["threads"], plan.run.config["dtype"]
-        with closing(make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options)) as engine:
+        with closing(_judge_engine(plan, plan.judge)) as engine:
             try:
                 for judgements in asking.ask(first, judge, engine, known):
                     store.append(path, judgements)

@@ -34,6 +34,7 @@ PROBE_SECONDS = 60.0  # the longest wait for one token, and for the list of mode
 _UNLIMITED = 1 << 30
 _PROBE = Request("", "", 0, (1 << 63) - 1, tuple(b"1+1="), Decoding(1.0, 1.0, 1))  # the longest seed that is sent
 _OPTIONS = {"logprobs", "seed", *NEUTRAL}
+_OF_THE_REQUEST = (400, 413, 422)  # statuses that say something of a request, such as its length
 
 
 @dataclass(eq=False)
@@ -46,6 +47,11 @@ class _Address:
     rests_until: float = 0.0
     silent_since: float = 0.0  # when the first request failed after the last one that was answered; 0: none has
     last: str = ""  # what went wrong
+    refuses: bool = False  # the key or the model, since the last request that was answered
+
+
+class _Unreadable(openai.OpenAIError):
+    """An answer without what is read of one."""
 
 
 class EndpointEngine(Engine):
@@ -127,6 +133,10 @@ class EndpointEngine(Engine):
                     self.sends.discard(option)
                 else:
                     raise BadInput(f"{a.url} refuses a request for one token", found=self._said(e)) from None
+            except _Unreadable as e:
+                raise BadInput(f"{a.url} answers in another form", found=self._said(e),
+                               expected="a text, a finish reason and token counts (usage)",
+                               next_step="check --url: it ends in the /v1 of a chat server") from None  # fmt: skip
             except (openai.OpenAIError, TimeoutError) as e:
                 raise self._silent(a, e) from None
 
@@ -172,7 +182,7 @@ class EndpointEngine(Engine):
             ) from None
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as e:
             # any JSON comes
-            raise openai.OpenAIError(f"the answer cannot be read: {type(e).__name__}: {e}") from None
+            raise _Unreadable(f"the answer cannot be read: {type(e).__name__}: {e}") from None
 
     async def _ask(self, a: _Address, request: Request) -> Finished:
         """One answer within `timeout`, which may have what the context leaves; the server alone can count the prompt.
@@ -184,8 +194,8 @@ class EndpointEngine(Engine):
         async with asyncio.timeout(self.options.timeout):
             try:
                 return await self._chat(a, request, self.room.get(request.prompt, most))
-            except openai.BadRequestError:
-                if self.context == _UNLIMITED:
+            except openai.APIStatusError as e:
+                if e.status_code not in _OF_THE_REQUEST or self.context == _UNLIMITED:
                     raise
                 left = self.context - (await self._chat(a, request, 1)).prompt_tokens
                 if not 0 < left < most:
@@ -197,7 +207,8 @@ class EndpointEngine(Engine):
         """How a request ended: asked at one address after the other, while the fault is the address's.
 
         Raises:
-            BadInput: the key or the model is refused now. RunFailed: no address has answered for `patience` seconds.
+            BadInput: every address refuses the key or the model now. RunFailed: no address has answered for `patience`
+                seconds.
         """
         suspect = False
         while True:
@@ -209,16 +220,19 @@ class EndpointEngine(Engine):
                     continue
                 a.down = False
                 end = await self._ask(a, request)
-                a.down, a.silent_since = False, 0.0
+                a.down, a.silent_since, a.refuses = False, 0.0, False
                 return end
             except BadInput as e:  # of this message alone, where the address answers another
                 if await self._answers(a):
                     return failed(request, str(e.found))
-                raise
+                a.last, a.refuses = str(e.found), True
+                if all(b.refuses for b in self.addresses):
+                    raise
+                self._rest(a)  # a proxy does so while its server starts again
             except (openai.OpenAIError, TimeoutError) as e:
                 status = getattr(e, "status_code", 0)
                 message = self._said(e) if status or str(e) else f"no answer within {self.options.timeout:g} s"
-                if status in (400, 413, 422):
+                if status in _OF_THE_REQUEST:
                     return failed(request, message)
                 if time.monotonic() < a.rests_until:  # another request had no answer from it
                     continue

@@ -180,7 +180,7 @@ def _share_axis(axes: Axes, highest: float, bound: bool) -> None:
         axes.annotate("the paper: below 0.01 %", (1, _BOUND), xycoords=("axes fraction", "data"), xytext=(0, 2),
                       textcoords="offset points", ha="right", va="bottom", size=SMALL)  # fmt: skip
     if bound or highest > 1:
-        axes.set_ylabel("share of tokens (%), symlog")
+        axes.set_ylabel(f"{SILENCED.unit}, symlog")
         axes.set_yscale("symlog", linthresh=0.01, linscale=0.6)
         axes.set_ylim(-0.001, max(1.0, 1.6 * highest))
         axes.yaxis.set_major_locator(FixedLocator([0, 0.01, 0.1, 1, 10, 100]))
