@@ -120,7 +120,7 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
     Args:
         kinds: of "svg", "png", "pdf"; the one that pages show is always among the files.
     """
-    lines = textwrap.wrap(sketch.finding, _LETTERS)
+    lines = textwrap.wrap(sketch.finding.replace(" %", "\u00a0%"), _LETTERS)
     lines += textwrap.wrap(sketch.title, _LETTERS)
     sketch.figure.suptitle("\n".join(lines), x=0.02, ha="left", parse_math=False)
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
