@@ -145,8 +145,9 @@ def test_a_dead_address_loses_nothing(model: HfEngine) -> None:
 def test_an_address_that_refuses_for_a_while_loses_nothing(model: HfEngine, status: int) -> None:
     with Server(model) as passing, Server(model) as other:
         engine = _engine(passing, other, patience=60.0)
-        passing.fault = lambda number, body: status
-        other.fault = lambda number, body: 0.02
+        began = time.monotonic()
+        passing.fault = lambda number, body: status if time.monotonic() - began < 2 else None
+        other.fault = lambda number, body: 0.2
         ends = _all(engine, _requests(engine))
         assert {f.finish_reason for f in ends.values()} <= {"stop", "length"}
         assert any(passing.url in note for note in engine.notes)

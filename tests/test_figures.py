@@ -26,6 +26,7 @@ from stapo_results.store import append
 pytest.importorskip("matplotlib")
 pytest.importorskip("wordcloud")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
@@ -84,6 +85,9 @@ def test_a_long_curve_is_drawn_in_windows_and_a_noisy_one_as_running_means(tmp_p
     # seven steps in at most three points: windows of three; the seventh alone is no point
     assert (c.window, c.steps.tolist()) == (3, [2, 5.5])
     np.testing.assert_allclose(c.mean, [2, 5.5])
+    axes = Figure().subplots()
+    curves.line(axes, "stapo", c, curves.SILENCED.metric)
+    assert np.isfinite(axes.lines[0].get_ydata()).all()  # a wider window is no gap
     assert curves.curve(runs, curves.REWARD) is None  # not logged
     np.testing.assert_allclose(curves.smoothed(np.array([1.0, 3, 2, 6, 4]), 3), [2, 2, 11 / 3, 4, 5])
 

@@ -182,12 +182,18 @@ def test_new_files_of_any_kind_make_a_checkout_dirty(tmp_path: Path, monkeypatch
     assert (found[0], len(set(found))) == ("", 3)
 
 
-def test_what_differs_is_the_same_with_any_settings_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_is_the_same_however_git_shows_differences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(provenance, "_ROOT", tmp_path)
     (tmp_path / "a.py").write_text("1")
     who = ("-c", "user.name=n", "-c", "user.email=e")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
         subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    (tmp_path / "a.py").unlink()
+    gone = provenance.code_version.__wrapped__()
+    (tmp_path / "a.py").write_text("")
+    assert provenance.code_version.__wrapped__() != gone
     (tmp_path / "a.py").write_text("2")
     plain = provenance.code_version.__wrapped__(), provenance.installed()
     for i, (key, value) in enumerate({"diff.external": "true", "diff.noprefix": "true", "color.ui": "always"}.items()):

@@ -257,8 +257,9 @@ def _generate(
             for piece in engine.stream(requests, lengths):
                 fresh = [sample_of(f, engine) for f in piece]
                 more = {key_of(s): s.prompt_tokens for s in fresh if s.finish_reason != "error"}
+                new = {k[:2] for k in more} - {k[:2] for k in counted} if not engine.counts_tokens else set()
                 counted |= more
-                if not engine.counts_tokens and context_limit(plan, more, engine.context):
+                if new and context_limit(plan, more, engine.context):
                     # before they are on record: a run that has all samples asks no endpoint
                     folder.save(context_limit=context_limit(plan, counted, engine.context))
                 journal.append(fresh)

@@ -80,8 +80,9 @@ def _checkout(*lists: tuple[str, ...]) -> tuple[str, str] | None:
         return None
     digest = hashlib.sha256()
     for name in sorted(names):
-        digest.update(name + b"\0")
-        if (file := _ROOT / os.fsdecode(name)).is_file():  # of a link to a folder, or another clone, the name alone
+        file = _ROOT / os.fsdecode(name)
+        digest.update(name + b"\0" + (f"{file.stat().st_size}" if file.is_file() else "no file").encode() + b"\0")
+        if file.is_file():  # of a link to a folder, or another clone, the name alone
             with open(file, "rb") as f:
                 hashlib.file_digest(f, lambda: digest)  # in pieces: it may be large
     return commit, digest.hexdigest()[:16] if names else ""

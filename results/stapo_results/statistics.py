@@ -123,6 +123,9 @@ def sampling_se(scores_QN: ArrayLike) -> float:
     return math.sqrt(variance_components(scores)[0] / scores.size)
 
 
+_EQUAL = 1e-12  # a mean of the same scores in another order may be another in its last digit
+
+
 @dataclass(frozen=True, kw_only=True)
 class Number:
     """A number and the ends of its 95 % interval. NaN: not defined, or nothing varies. What a number has not is empty.
@@ -168,7 +171,7 @@ class Number:
     def p(self) -> float:
         """Two-sided p of "the mean is 0" by the t test whose interval this is; without a spread 1, or that of the sign
         flips, or 0."""
-        if self.se == 0:
+        if self.se <= _EQUAL * abs(self.mean):
             return 1.0 if self.mean == 0 else 0.0 if math.isnan(self.sign_flip) else self.sign_flip
         return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
 
@@ -205,9 +208,6 @@ def interval(mean: float, parts: Sequence[tuple[float, float]]) -> Number:
     df = 1 / squares if squares else math.inf
     half = float(stdtrit(df, 0.5 + LEVEL / 2)) * math.sqrt(total)
     return Number(mean=mean, se=math.sqrt(total), low=mean - half, high=mean + half, df=df)
-
-
-_EQUAL = 1e-12  # a mean of the same scores in another order may be another in its last digit
 
 
 def _reach(values: ArrayLike, least: float, most: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@ next reader that is allowed to write reports it, keeps its bytes in a `.damaged`
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,6 +22,8 @@ from pydantic import BaseModel, ValidationError
 from stapo_results.errors import BadInput, RecordError
 
 M = TypeVar("M", bound=BaseModel)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk that is full, or a quota."""
 
 
 def to_line(record: BaseModel) -> str:
@@ -40,8 +43,9 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
             f.flush()
             os.fsync(f.fileno())
         os.replace(tmp, path)
-    except OSError as e:  # a write does not say where
-        e.filename = e.filename or str(path)
+    except OSError as e:
+        if e.errno in FULL and not e.filename:  # a write does not say where
+            e.filename = str(path)
         raise
     finally:
         tmp.unlink(missing_ok=True)
@@ -118,7 +122,7 @@ class Journal:
             while data:  # a full disk takes a part first and refuses the next
                 data = data[self.file.write(data) :]
         except OSError as e:
-            e.filename = str(self.path)
+            e.filename = str(self.path) if e.errno in FULL else e.filename
             raise
         if time.monotonic() - self.synced >= 1.0:
             os.fsync(self.file.fileno())

@@ -47,7 +47,7 @@ class _Address:
     rests_until: float = 0.0
     silent_since: float = 0.0  # when the first request failed after the last one that was answered; 0: none has
     last: str = ""  # what went wrong
-    refuses: bool = False  # the key or the model, since the last request that was answered
+    refuses: bool = False  # the key or the model, when it was asked for one token last
 
 
 class _Unreadable(openai.OpenAIError):
@@ -218,17 +218,22 @@ class EndpointEngine(Engine):
                 if a.down and not await self._answers(a):
                     self._rest(a)
                     continue
-                a.down = False
+                a.down = a.refuses = False
                 end = await self._ask(a, request)
-                a.down, a.silent_since, a.refuses = False, 0.0, False
+                a.down, a.silent_since = False, 0.0
                 return end
-            except BadInput as e:  # of this message alone, where the address answers another
+            except BadInput as e:  # a proxy refuses, too, while its server starts again
+                if time.monotonic() < a.rests_until:
+                    continue
                 if await self._answers(a):
-                    return failed(request, str(e.found))
-                a.last, a.refuses = str(e.found), True
+                    if suspect:  # of this message alone
+                        return failed(request, str(e.found))
+                    suspect = True
+                    continue
                 if all(b.refuses for b in self.addresses):
                     raise
-                self._rest(a)  # a proxy does so while its server starts again
+                a.last = str(e.found)
+                self._rest(a)
             except (openai.OpenAIError, TimeoutError) as e:
                 status = getattr(e, "status_code", 0)
                 message = self._said(e) if status or str(e) else f"no answer within {self.options.timeout:g} s"
@@ -276,10 +281,14 @@ class EndpointEngine(Engine):
         a.down, a.rests_until = True, now + REST_SECONDS
 
     async def _answers(self, a: _Address) -> bool:
-        """Whether an address answers a question of one token."""
+        """Whether an address answers a question of one token; where it refuses the key or the model that is kept."""
+        a.refuses = False
         try:
             await self._probe(a)
-        except (BadInput, openai.OpenAIError, TimeoutError):
+        except BadInput as e:
+            a.last, a.refuses = str(e.found), True
+            return False
+        except (openai.OpenAIError, TimeoutError):
             return False
         return True
 

@@ -127,7 +127,7 @@ def line(axes: Axes, method: str, c: Curve, metric: str, name: str = "") -> Line
         axes.plot(c.steps, mean, ".", color=how.colour, markersize=2.5, alpha=0.5, gid=f"points-{method}")
         mean = smoothed(mean)
     # validation has its own pace
-    gaps = [] if metric.startswith(_VALIDATED) else np.flatnonzero(np.diff(c.steps) > c.window) + 1
+    gaps = [] if metric.startswith(_VALIDATED) else np.flatnonzero(np.diff(c.steps) >= 1.5 * c.window) + 1
     steps, mean, low, high = (np.insert(v, gaps, math.nan) for v in (c.steps, mean, c.low, c.high))
     if metric == THRESHOLD.metric:  # a step without a rare token has none: points may be alone
         axes.plot(steps, mean, ".", color=how.colour, markersize=3)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 
 from matplotlib.figure import Figure
 
@@ -16,7 +17,7 @@ from stapo_repro import labels
 from stapo_repro.figures.style import Sketch
 from stapo_repro.paper import PaperTable, variant
 from stapo_repro.read import Loaded, TrainingRun, check_seeds, final_step
-from stapo_repro.scores import Difference, Score, ScoreKey, average, difference, score_all
+from stapo_repro.scores import Difference, Score, ScoreKey, average, difference, score_all, unlike
 from stapo_results.statistics import Number
 
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
@@ -120,6 +121,11 @@ class Group:
         sampled = {(name, s.cells[0].record.cell.setting, engine) for name, s in shown for _, engine in s.engines}
         if len(sampled) > len({(name, setting) for name, setting, _ in sampled}):
             remarks.append("NOT SAMPLED ALIKE: by several engines, see the table.")
+        pairs = combinations(
+            [(key[2:], s) for key, s in self.scores.items() if key[2] in self.benchmarks and s.cells], 2
+        )
+        if any(x == y and unlike(a, b) - {"engines"} for (x, a), (y, b) in pairs):
+            remarks.append("NOT EVALUATED ALIKE, see the table.")
         return remarks
 
 

@@ -225,14 +225,11 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
         BadInput: no room for two: a new one is written before an old one is deleted, and a killed save leaves a part;
             or none for Ray's own files and the weights. Folders on one disk share its room.
     """
-    out, every, keep = (
-        Path(config.run.out, "checkpoints"),
-        int(config.trainer.save_freq),
-        config.trainer.max_actor_ckpt_to_keep,
-    )
+    out, every, keep = Path(config.run.out), int(config.trainer.save_freq), config.trainer.max_actor_ckpt_to_keep
+    checkpoints = out / "checkpoints"  # may be a link to another disk
     log = config.actor_rollout_ref.token_log
     logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
-    needs = [(out, 2 * each + logs, f"two checkpoints of {each:.2f} GiB and {logs:g} GiB of logs")]
+    needs = [(checkpoints, 2 * each, f"two checkpoints of {each:.2f} GiB"), (out, logs, f"{logs:g} GiB of logs")]
     if not config.ray_kwargs.ray_init.get("address"):  # else Ray runs already
         folder = config.ray_kwargs.ray_init.get("_temp_dir") or os.environ.get("RAY_TMPDIR", "/tmp")
         needs.append((Path(folder), _SESSION_GIB, "Ray's files (RAY_TMPDIR)"))
@@ -250,7 +247,7 @@ def check_disk(config: Any, each: float, fetched: float = 0.0) -> str:
                 expected=f"at least {total:.2f} GiB: {'; '.join(n[2] for n in on_it)}",
                 next_step="free some space, or choose another run.out, RAY_TMPDIR or HF_HOME",
             )
-    free = psutil.disk_usage(str(runs.nearest(out))).free / GIB
+    free = psutil.disk_usage(str(runs.nearest(checkpoints))).free / GIB
     if every <= 0:
         return "no checkpoint, so that nothing is left of the training (trainer.save_freq)"
     made = -(-int(config.run.steps) // every)  # the last step is always saved
