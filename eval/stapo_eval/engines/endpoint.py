@@ -50,7 +50,7 @@ class _Address:
     refuses: bool = False  # the key or the model, when it was asked for one token last
 
 
-class _Unreadable(openai.OpenAIError):
+class _UnreadableAnswer(openai.OpenAIError):
     """An answer without what is read of one."""
 
 
@@ -133,7 +133,7 @@ class EndpointEngine(Engine):
                     self.sends.discard(option)
                 else:
                     raise BadInput(f"{a.url} refuses a request for one token", found=self._said(e)) from None
-            except _Unreadable as e:
+            except _UnreadableAnswer as e:
                 raise BadInput(f"{a.url} answers in another form", found=self._said(e),
                                expected="a text, a finish reason and token counts (usage)",
                                next_step="check --url: it ends in the /v1 of a chat server") from None  # fmt: skip
@@ -182,7 +182,7 @@ class EndpointEngine(Engine):
             ) from None
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as e:
             # any JSON comes
-            raise _Unreadable(f"the answer cannot be read: {type(e).__name__}: {e}") from None
+            raise _UnreadableAnswer(f"the answer cannot be read: {type(e).__name__}: {e}") from None
 
     async def _ask(self, a: _Address, request: Request) -> Finished:
         """One answer within `timeout`, which may have what the context leaves; the server alone can count the prompt.
