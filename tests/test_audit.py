@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from stapo_eval.scores import audit
 from stapo_results.schema import Cell, CellRecord, ProblemResult
 
