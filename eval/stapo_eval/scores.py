@@ -28,6 +28,7 @@ from stapo_results.resampling import bootstrap
 from stapo_results.schema import (
     JUDGED,
     CellRecord,
+    FinishReason,
     Judgement,
     ProblemResult,
     Run,
@@ -114,7 +115,7 @@ def cell_record(
         benchmark_sha256=benchmark.golds_sha256,
         variant="; ".join(x for x in (benchmark.variant, part) if x),
         text_variants=len(benchmark.text_variants),
-        finish_reasons=dict(sorted(Counter(s.finish_reason for s in samples).items())),
+        finish_reasons=dict(sorted(Counter[FinishReason](s.finish_reason for s in samples).items())),
         no_answer=sum(v.reason == "no_answer" for _, v in answered),
         mean_response_tokens=round(math.fsum(lengths) / max(1, len(lengths)), 3),
         by_verdict={

@@ -95,7 +95,8 @@ def curve(runs: Sequence[TrainingRun], shown: Panel, most: int | None = MOST_POI
     sums, counts = (np.add.reduceat(x, starts, axis=1) for x in (np.nan_to_num(rows_RS), np.isfinite(rows_RS) * 1.0))
     rows_RW = np.divide(sums, counts, out=np.full_like(sums, math.nan), where=counts > 0)
     at, matrix = rows_RW[0], rows_RW[1:]
-    return Curve(at, *(f(matrix, axis=0) for f in (np.nanmean, np.nanmin, np.nanmax)), len(values), width)
+    low, high = np.nanmin(matrix, axis=0), np.nanmax(matrix, axis=0)
+    return Curve(at, np.nanmean(matrix, axis=0), low, high, len(values), width)
 
 
 def curves_of(runs: Runs, shown: Panel, most: int = MOST_POINTS) -> dict[str, Curve]:
