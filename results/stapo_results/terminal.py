@@ -17,7 +17,7 @@ from typing import Self, TextIO
 
 from stapo_results import safe_path
 from stapo_results.errors import BadInput, RunFailed, StapoError, near_name
-from stapo_results.store import write_atomic
+from stapo_results.store import FULL, write_atomic
 
 PLAIN_SECONDS = 60.0
 REDRAW_SECONDS = 0.25
@@ -185,7 +185,7 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
                                found=f"{e.filename}: {e.strerror}",
                                next_step="have its owner allow it, then repeat the command")  # fmt: skip
             return _said("error", denied, denied.exit_code)
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if e.errno not in FULL:
             raise
         full = f"the disk is full, or a quota{f' ({e.filename})' if e.filename else ''}: {e.strerror}"
         cure = "free some space, then repeat the command: it resumes"

@@ -160,9 +160,8 @@ def real_training(keep: int = 0) -> Cost:
     Args:
         keep: checkpoints that are kept, 0 for the training's own number, which is 1.
     """
-    return Cost(
-        None, 0, ((keep or 1) + 2) * _REAL_STATE_GIB + _REAL_GIB, "not known"
-    )  # one is timed, one being written
+    most = (keep or 1) + 2  # the newest timed one, and one being written
+    return Cost(None, 0, most * _REAL_STATE_GIB + _REAL_GIB, "not known")
 
 
 def evaluation(method: str, size: str, machine: Machine, settings: int, *, judged: bool) -> Cost:

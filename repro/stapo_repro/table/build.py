@@ -94,7 +94,7 @@ class Table:
 
 
 def _against_paper(row: Row, printed: str) -> None:
-    """Our value beside the paper's; judged where nothing is missing, and all but the sampler's engine is as there."""
+    """Our value beside the paper's; judged where nothing is missing, and problems and evaluation are its."""
     if row.score.status != "run":
         return
     known, n, theirs = registry(), as_written(row.score.percent), float(printed)

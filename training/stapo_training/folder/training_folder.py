@@ -9,7 +9,6 @@ checkpoints/global_step_N/    veRL's checkpoint; complete when COMPLETE.json is 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -25,7 +24,6 @@ from stapo_results.schema import StepMetrics, last_attempts
 from stapo_training.folder.alarms import Alarm
 
 COMPLETE = "COMPLETE.json"
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, order=True)
@@ -208,7 +206,7 @@ class TrainingFolder:
         needed = complete[-1].bytes if complete else sum(written)
         self.discard_incomplete_checkpoints(others_may_write=True)
         # torch's writer reports a full disk as a RuntimeError without a number
-        full = getattr(_cause(error), "errno", None) in _NO_SPACE or free < needed
+        full = getattr(_cause(error), "errno", None) in store.FULL or free < needed
         last = complete[-1].path.name if complete else "the start; there is no earlier checkpoint"
         again = f"run the same command: it resumes from {last}"
         return RunFailed(
