@@ -19,7 +19,10 @@ from stapo_eval.grading.text import FUNCTIONS, GREEK
 
 LETTER = rf"(?:\\(?:{'|'.join(sorted(GREEK, key=len, reverse=True))})(?![A-Za-z])|[A-Za-z])"
 _NAME = rf"(?:\\(?:dot|ddot|hat|bar|tilde|vec|overline)\s*\{{?\s*{LETTER}\s*\}}?|{LETTER})"
-_INDEX = r"(?:\s*_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|\w)|\d+(?!\d|\.\d))"
+_INDEX = (  # x_1, x1 and x1^2, but n2^n is a product
+    r"(?:\s*_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|\w)|\d+(?!\d|\.\d|\^(?:\{[^{}]*)?[A-Za-z]))"
+)
+_ONE = rf"(?:\d|[A-Za-z]|\\(?:pi|{'|'.join(GREEK)})(?![A-Za-z]))"  # what TeX takes without braces
 _TOKEN = re.compile(
     rf"\\frac\s*\{{\s*d\s*(?P<of>{_NAME})\s*\}}\s*\{{\s*d\s*(?P<by>{_NAME})\s*\}}"
     r"|(?P<number>\d+(?:\.\d*)?|\.\d+)(?:\\(?:overline|bar|dot)\s*\{(?P<repeated>\d+)\})?(?P<degrees>\s*\\deg)?"
@@ -30,10 +33,15 @@ _TOKEN = re.compile(
 _REWRITES = [
     (re.compile(pattern), to)
     for pattern, to in (
-        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
-        (r"\\frac\s*(\d|[A-Za-z])\s*\{", r"\\frac{\1}{"),
-        (r"(\\frac\s*\{[^{}]*\})\s*(\d|[A-Za-z])", r"\1{\2}"),
-        (r"\\sqrt\s*(\d+|[A-Za-z])", r"\\sqrt{\1}"),
+        (rf"\\frac\s*({_ONE})\s*({_ONE})", r"\\frac{\1}{\2}"),
+        (rf"\\frac\s*({_ONE})\s*\{{", r"\\frac{\1}{"),
+        (rf"(\\frac\s*\{{[^{{}}]*\}})\s*({_ONE})", r"\1{\2}"),
+        (rf"\\sqrt\s*(\d+|{_ONE})", r"\\sqrt{\1}"),
+        (rf"\\binom\s*({_ONE})\s*({_ONE})", r"\\binom{\1}{\2}"),
+        (r"(\^|\\sqrt)\s*(\\(?:frac\s*\{[^{}]*\}|sqrt)\s*\{[^{}]*\})", r"\1{\2}"),
+        (r"\\(overline|bar|dot)\s*(\d)", r"\\\1{\2}"),
+        (r"((?<![\d.])\d+|(?<![A-Za-z])(?:[A-Za-z]|\([^()]*\)))!(?=\s*\^)", r"(\1!)"),
+        (rf"(?<![A-Za-z\\])d({_NAME})\s*/\s*d({_NAME})(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
         (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(\\[A-Za-z]+|[A-Za-z])\s*\^\s*(\{[^{}]*\}|\w)\s*_\s*(\{[^{}]*\}|\w)", r"\1_\3^\2"),  # u^2_0
         (r"(?<![\d.])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),  # a mixed number
@@ -99,8 +107,9 @@ def _exactly(m: re.Match[str]) -> str:
 
 
 def _canonical(name: str) -> str:
-    """A name without spaces and braces; a dot is the derivative by time."""
+    """A name without spaces and braces, x1 as x_1; a dot is the derivative by time."""
     name = re.sub(r"\s|[{}]", "", name.replace("\\var", "\\"))
+    name = re.sub(r"^(\\?[A-Za-z]+)(?=\d)", r"\1_", name)
     return f"d{m[1]}/dt{m[2]}" if (m := re.fullmatch(r"\\dot(\\?[A-Za-z]+)(.*)", name)) else name
 
 
@@ -145,6 +154,8 @@ def _parsed(latex: str) -> Any:
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig
     from sympy import I, Symbol, nan, zoo
 
+    i = Symbol("i")
+
     layout = NormalizationConfig(malformed_operators=True, boxed="none")
     try:
         value: Any = latex2sympy(
@@ -156,7 +167,7 @@ def _parsed(latex: str) -> Any:
         raise _Unreadable(latex) from e
     if not hasattr(value, "free_symbols") or value.has(zoo, nan):
         raise _Unreadable(latex)
-    return value.subs(Symbol("i"), I)
+    return value.doit().subs(i, I) if i in value.free_symbols else value
 
 
 def _pairs(gold: str, answer: str, tight: bool = True) -> list[tuple[Any, Any]]:
@@ -251,7 +262,10 @@ def equal(gold: str, answer: str, within: Fraction | None = None, *, tight: bool
             g, a = (re.sub(r"\\log(?!\s*_)(?![A-Za-z])", base, _LG.sub(r"\\log_{10}", x)) for x in (gold, answer))
             a = _in_case_of(g, a)
             alike = _names(g) == _names(a)
-            if any(_equal(x, y, within) and (alike or (x - y).simplify() == 0) for x, y in _pairs(g, a, tight)):
+            if any(
+                _equal(x, y, within) and (alike or (x.doit() - y.doit()).simplify() == 0)
+                for x, y in _pairs(g, a, tight)
+            ):
                 return True
             if r"\log" not in gold + answer:
                 break
@@ -281,6 +295,9 @@ def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
     if steps and symbols:
         by_steps = g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps)
         points = [*([] if by_steps else points), *_beside_steps(symbols, g, a, by_steps)]
+
+    if symbols:  # of an unevaluated cos(2t - (-pi/4)) `subs` loses a sign
+        g, a = g.doit(), a.doit()
 
     def close(x: Any, y: Any) -> bool:
         most = None if symbols else within
@@ -356,6 +373,7 @@ def _multiples(g: Any, a: Any, given: set[str]) -> bool:
     """Whether g/a is a number, or a monomial of the given letters."""
     symbols = sorted(g.free_symbols | a.free_symbols, key=str)
     known = [s for s in symbols if str(s) in given]
+    g, a = g.doit(), a.doit()
 
     def ratio(point: dict[Any, Any]) -> Any:
         return g.subs(point).doit() / a.subs(point).doit()

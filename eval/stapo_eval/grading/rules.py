@@ -175,7 +175,7 @@ def are_parts(boxes: list[str], gold: Gold) -> bool:
     return short and any(map(shape.has_parts, golds)) and shape.are_parts([marked(b) for b in boxes])
 
 
-_RULES = 7  # one more with every change of the rules or of the boxes that are read, since a verdict may change
+_RULES = 8  # one more with every change of the rules or of the boxes that are read, since a verdict may change
 
 
 def grader_version() -> str:

@@ -133,9 +133,11 @@ def same(gold: str, answer: str, terms: Terms) -> bool:
 
 def same_lists(golds: Sequence[str], answer: str, terms: Terms) -> bool:
     """Whether the members of a list are those of a gold list."""
-    theirs = items(answer, merge=False)
-    members = [tuple(x for g in golds for x in items(g, merge=merge).members) for merge in (True, False)]
-    return any(_lists("", answer, Items(m, False, ()), theirs, terms) for m in dict.fromkeys(members))
+    merges = (True, False)
+    members = [tuple(x for g in golds for x in items(g, merge=merge).members) for merge in merges]
+    theirs = [items(answer, merge=merge) for merge in merges]
+    pairs = product(dict.fromkeys(members), dict.fromkeys(theirs))
+    return any(_lists("", answer, Items(m, False, ()), x, terms) for m, x in pairs)
 
 
 def _bare(text: str) -> str:
@@ -356,6 +358,8 @@ def _is_name(side: str) -> bool:
     name = _bare(side)
     if _COMPUTED.match(side):
         return True
+    if re.fullmatch(r"\([xyz](?:,[xyz])+\)", name):
+        return sorted(name[1:-1:2]) == list(name[1:-1:2])  # (y, x) = (-1, 6) is the point (6, -1)
     named = name not in ("e", "i", "") and not _SIGNED.match(name) and _NAMING.fullmatch(_INDEX.sub(" ", side))
     return bool(named) and not any(w.lower() in QUALIFIERS for w in words)
 

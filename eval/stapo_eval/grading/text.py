@@ -248,7 +248,7 @@ _FUNCTIONS = (
 _SHORT_WORDS = """
     cm mm km ft kg mg lb lbs mi hr hrs min mins sec secs ms rad mph kmh mL ml Hz eV keV MeV GeV nm pm am kPa Pa kJ kW AU
     pc kpc Mpc yr yrs oz yd usd USD no yes odd pct day the red not all is sq for any per one two six ten th st nd rd
-    The So so of to our are get set
+    The So so of to our are get set mol
 """
 GREEK, FUNCTIONS = frozenset(_GREEK.split()), tuple(_FUNCTIONS.split())
 _COMMANDS, _SHORT = {*GREEK, *FUNCTIONS, "pi"}, frozenset(_SHORT_WORDS.split())
@@ -289,6 +289,7 @@ _BEFORE_WORDS = [
         (r"(?<=[\d)}\]])\s*(and|or)(?=[A-Za-z](?:\([A-Za-z]\))?\s*=)", r" \1 "),  # x = 2orx = 3
         (r"\\(?:wedge|land)(?![A-Za-z])", AND),
         (r"\\(?:vee|lor)(?![A-Za-z])", OR),
+        (r"\\AA(?![A-Za-z])|\\mathring\s*\{\s*A\s*\}", "\u00c5"),
         (r"\\langle(?![A-Za-z])", "("),
         (r"\\rangle(?![A-Za-z])", ")"),
         (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset "),
@@ -308,7 +309,10 @@ _AFTER_WORDS = [
         (_QUANTIFIER, ""),  # f(x) = 2x for all real x; but not "for all even x"
         (r'(?<=[A-Za-z\d)}])\s*"(?:is|are|equals|is equal to)"', "="),
         (_LEAD, ""),
-        (r'^"(?:option|choice)"\s*(?=\(?[A-J]\)?$)', ""),
+        (r'^"(?:option|choice)[\s"]*(?-i:(\(?)"?([A-J]))"?(\)?)"?$', r"\1\2\3"),
+        (r'(?<=[\d}])\s*(?-i:([gmsJNCVWKL]))\s*/\s*"', r' "\1"/"'),  # 5 g/cm^3
+        (r"\\deg\s*(?-i:([CF]))$", r'\\deg "\1"'),
+        (r'(?<=[\dA-F])\s*\(?"(?:in )?base"\s*(\d+)\)?$', r"_{\1}"),
         (r'^"(?:negative|minus)"\s*(?=[\d.])', "-"),
         (r'^"(?:no (?:real )?solutions?|none|empty set)"$', r"\\emptyset "),
         (r'^(?:"all real(?: numbers?)?s?"\s*[a-z]?|"real numbers?"|\\mathbb\s*\{R\})$', r"(-\\infty ,\\infty )"),

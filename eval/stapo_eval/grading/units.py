@@ -40,7 +40,7 @@ _PREFIXES = {
 }  # fmt: skip
 _EXPONENTS = (0, -15, -12, -9, -6, -3, -2, -1, 3, 6, 9, 12)
 _OTHERS = {
-    "length": {"inch": "127/5000", "foot": "381/1250", "yard": "1143/1250", "mile": "201168/125"},
+    "length": {"\u00c5": "1e-10", "inch": "127/5000", "foot": "381/1250", "yard": "1143/1250", "mile": "201168/125"},
     "time": {"minute": "60", "hour": "3600", "day": "86400", "week": "604800"},
     "mass": {"pound": "45359237/100000", "ounce": "45359237/1600000"},
     "money": {"dollar": "1", "cent": "1/100"},
@@ -49,16 +49,24 @@ _OTHERS = {
 _ALSO = """
     in:inch inches:inch ft:foot feet:foot yd:yard mi:mile sec:s secs:s min:minute mins:minute hr:hour hrs:hour h:hour
     yr:year yrs:year lb:pound lbs:pound oz:ounce usd:dollar USD:dollar buck:dollar deg:degree u:unit mph:mile/hour
-    kmh:km/hour kph:km/hour people:person Kg:kg AM:am PM:pm Pm:pm pm am
+    kmh:km/hour kph:km/hour people:person Kg:kg AM:am PM:pm Pm:pm pm am angstrom:\u00c5
 """
 _NAMES = {name: to or name for name, _, to in (pair.partition(":") for pair in _ALSO.split())}
-SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+SCALES = {
+    "dozen": 12,
+    "k": 1000,
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
 _SAYING_MORE = """
     or more less least most not mod modulo than if when except only no none never fewer greater smaller plus minus times
     for where whenever unless otherwise provided
     hundred thousand million billion trillion dozen quadrillion quintillion lakh crore ten eleven twelve thirteen
     fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
-    fails untrue violated
+    fails untrue violated zero one two three four five six seven eight nine base binary ternary octal hexadecimal
     and false wrong cannot half negative positive squared cubed doubled tripled halved double triple twice factorial
     impossible undefined invalid infinite infinity incorrect nor neither but without excluding above below over under
     inclusive exclusive reciprocal inverse repeating recurring root power ones twos threes fours fives sixes sevens

@@ -41,8 +41,8 @@ def measured(text: str) -> Value:
     if (m := _TAIL.search(text)) and text[: m.start()].strip(" {}"):
         text, tail = text[: m.start()], re.sub(r'\\cdot|\\times|[{}]|"\s*(?=\^)', "", m[0]).replace('"', " ").strip()
         first, _, rest = tail.partition(" ")
-        if first.lower() in SCALES:
-            text, tail = rf"{text}\cdot {SCALES[first.lower()]}", rest
+        if scale := SCALES.get(first if len(first) == 1 else first.lower()):  # K is no thousand
+            text, tail = rf"{text}\cdot {scale}", rest
         elif first.lower() in ("percent", "percentage", "pct"):
             text, tail = text + "%", rest
     unit = parse_unit(tail) if tail else None
@@ -72,13 +72,19 @@ _LETTERS = re.compile(r"(.*[\d}])\s*([A-Za-z]\s*(?:/\s*[A-Za-z]\s*(?:\^\s*\{?\s*
 _DEGREES = parse_unit("degree")
 
 
-def _lettered(value: Value, other: Unit | None) -> Value:
-    """A number with letters behind it, beside a unit of the same dimensions: 5 h beside 5 hours."""
+def _lettered(value: Value, other: Value, unit: Unit | None) -> Value:
+    """A number with letters behind it that are a unit.
+
+    Beside a unit they have its dimensions, 5 h beside 5 hours; beside a bare number they are a ratio, 5 m/s.
+    """
     m = _LETTERS.fullmatch(value.text)
-    if not m or not other or value.unit or value.percent:
+    if not m or value.unit or value.percent:
         return value
-    unit = parse_unit(re.sub(r"[{}\s]", "", m[2]))
-    return replace(value, text=m[1], unit=unit) if unit and unit.dimensions == other.dimensions else value
+    own = parse_unit(re.sub(r"[{}\s]", "", m[2]))
+    bare = "/" in m[2] and not library.has_letters(other.text)
+    if own and (own.dimensions == unit.dimensions if unit else bare and not own.words):
+        return replace(value, text=m[1], unit=own)
+    return value
 
 
 def same_value(gold: str, answer: str, terms: Terms) -> bool:
@@ -91,7 +97,7 @@ def same_value(gold: str, answer: str, terms: Terms) -> bool:
     unit = g.unit
     if not unit and terms.unit and not percent:
         unit = parse_unit(re.sub(r'\\deg|["{}]', "", marked(terms.unit)))
-    g, a = _lettered(g, a.unit), _lettered(a, unit)
+    g, a = _lettered(g, a, a.unit), _lettered(a, g, unit)
     unit = unit or g.unit
     texts = [re.sub(r'"([A-Za-z])"', r"\1", x.text) for x in (g, a)]
     if g.words or a.words or '"' in "".join(texts):
@@ -131,7 +137,7 @@ def _equal(gold: str, answer: str, scale: Fraction, within: Fraction | None) -> 
     choices = [re.fullmatch(r"\(?([A-J])\)?", k) for k in keys]
     if all(choices):
         return choices[0][1] == choices[1][1]  # type: ignore[index]
-    roundings = [r for r in map(_rounding, keys) if r]
+    roundings = [r * s for r, s in zip(map(_rounding, keys), (1, scale), strict=True) if r]
     if len(roundings) == 1 and not all(re.fullmatch(r"[+-]?[\d.]+", k) for k in keys):
         within = max(within or Fraction(0), *roundings)
     x, y = map(number, keys)
