@@ -71,14 +71,17 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    ("cell", "gib", "refused"),
-    [("stapo/qwen2.5-coder-0.5b", 16, ["memory"]), ("stapo/qwen2.5-coder-0.5b", 17, []), ("stapo/mini", 2, ["memory"]),
-     ("base/qwen2.5-coder-0.5b", 2, [])],
+    ("cells", "jobs", "gib", "refused"),
+    [(["stapo/qwen2.5-coder-0.5b"], 0, 16, ["memory"]), (["stapo/qwen2.5-coder-0.5b"], 2, 17, []),
+     (["stapo/qwen2.5-coder-0.5b", "grpo/qwen2.5-coder-0.5b"], 0, 17, []),
+     (["stapo/qwen2.5-coder-0.5b", "grpo/qwen2.5-coder-0.5b"], 2, 32, ["memory"]),
+     (["stapo/qwen2.5-coder-0.5b", "grpo/qwen2.5-coder-0.5b"], 2, 33, []),
+     (["stapo/mini"], 0, 2, ["memory"]), (["base/qwen2.5-coder-0.5b"], 0, 2, [])],
 )  # fmt: skip
-def test_memory_that_no_training_fits_in_is_refused_at_once(tmp_path, monkeypatch, cell, gib, refused) -> None:
+def test_memory_that_no_training_fits_in_is_refused_at_once(tmp_path, monkeypatch, cells, jobs, gib, refused) -> None:
     monkeypatch.setattr(checks, "usable_memory", lambda: (0, gib * 2**30))
     monkeypatch.setattr(checks, "check_disk", lambda *given: "enough")
-    r = asked(cell, out=tmp_path / "o")
+    r = asked(*cells, out=tmp_path / "o", jobs=jobs)
     assert [c.name for c in checks.make_checks(r, make_stages(r), {}).made if c.problem] == refused
 
 

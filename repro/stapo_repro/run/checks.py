@@ -58,8 +58,8 @@ def make_checks(r: CellRequest, stages: Sequence[Stage], costs: Mapping[str, Cos
     if r.judge not in ("none", "base"):  # days before it is asked
         checks.attempt("judge's prompt", check_prompt, evaluate)
     if r.on_cpu:
-        if any(s.kind == "train" for s in left):
-            checks.attempt("memory", check_memory, r.origin.training_gib)
+        if trainings := min(sum(s.kind == "train" for s in left), sharing(r)[0]):
+            checks.attempt("memory", check_memory, r.origin.training_gib, trainings)
         return checks
     if r.trained:
         checks.attempt("training's environment", check_environment, train, *TRAINING)
@@ -138,13 +138,18 @@ def check_disk(out: Path, need: float, cure: str = "") -> str:
     return f"{free:,.0f} GiB free, {need:,.1f} needed"
 
 
-def check_memory(need: float) -> str:
-    """Raises BadInput where `need` GiB are not free: the training says it too, after hours of preparation."""
-    free = usable_memory()[1] / GIB
+def check_memory(each: float, trainings: int) -> str:
+    """Raises BadInput where `each` GiB are not free for as many trainings as run at a time.
+
+    A training says it too, after hours of preparation, but not what those beside it will take.
+    """
+    free, need = usable_memory()[1] / GIB, each * trainings
     if free < need:
-        raise BadInput("too little memory is free for a training", found=f"{free:.1f} GiB", expected=f"{need:.1f} GiB",
-                       next_step="end what else runs, or take a machine with more")  # fmt: skip
-    return f"{free:.0f} GiB free, {need:g} a training"
+        many = f"{trainings} trainings" if trainings > 1 else "a training"
+        cure = "a smaller --jobs, or " if trainings > 1 else ""
+        raise BadInput(f"too little memory is free for {many}", found=f"{free:.1f} GiB", expected=f"{need:.1f} GiB",
+                       next_step=f"{cure}end what else runs, or take a machine with more")  # fmt: skip
+    return f"{free:.0f} GiB free, {each:g} a training"
 
 
 def check_environment(program: str, names: Sequence[str], pins: str) -> str:
