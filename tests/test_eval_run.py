@@ -450,6 +450,9 @@ def test_threads_are_no_part_of_what_another_engine_does(
     monkeypatch.setattr("stapo_results.provenance.usable_cores", lambda: 3)
     plans = {kind: make_plan(_options(world, tmp_path, engine=kind, threads=0)).run for kind in ("vllm", "hf")}
     assert {kind: r.config["threads"] for kind, r in plans.items()} == {"vllm": 0, "hf": 3}
+    monkeypatch.setattr("stapo_eval.plan.SMALL_MODEL_BYTES", 2**40)
+    small = [make_plan(_options(world, tmp_path, engine=x, judge_engine="hf", threads=0)).run for x in ("vllm", "hf")]
+    assert [r.config["threads"] for r in small] == [3, 1]  # a judge is no small model where it is the engine's alone
     older = plans["vllm"].model_copy(update={"config": plans["vllm"].config | {"threads": 2}})
     store.write_json(tmp_path / "run.json", older)
     assert previous_of(tmp_path, plans["vllm"], "--out", older=recorded) == older

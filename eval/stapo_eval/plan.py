@@ -267,13 +267,14 @@ def _step(given: str) -> Any:
 
 
 def _threads(options: RunOptions, model: ModelFiles) -> int:
-    """Of the engine hf: as asked; else one for a model whose products are too small to share, and all cores for others.
+    """Of the engine hf: as asked; else one for a model whose products are too small to share, and all cores for others
+    and for a judge beside another engine.
 
     Threads wait for each other at each product: the miniature's model loses to that whatever else the machine does.
     """
     if "hf" not in (options.engine, options.judge_engine):
         return 0
-    return options.threads or (1 if _is_small(model) else provenance.usable_cores())
+    return options.threads or (1 if options.engine == "hf" and _is_small(model) else provenance.usable_cores())
 
 
 def _is_small(model: ModelFiles) -> bool:
