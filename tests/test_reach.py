@@ -18,7 +18,8 @@ from stapo_results.schema import Run
 from stapo_training import prepare as prepare_module
 from stapo_training.data import source
 from stapo_training.data.options import DataOptions
-from stapo_training.reach import Reach, ReachSample
+from stapo_training.data.source import Prompt
+from stapo_training.reach import Asked, Reach, ReachSample
 
 NAMES = ("data.json", "reach.json", "samples.jsonl", "contamination.json", "conflicts.jsonl")
 
@@ -69,6 +70,16 @@ def test_kept_are_the_prompts_with_right_and_wrong_samples(skilled_base: Path, t
     assert (dropped, len({s.seed for s in samples})) == (12 - len(kept), 48)
     run = store.read_json(tmp_path / "out" / "run.json", Run)
     assert (run.revisions["model"], run.seeds) == (found.model, {"within_reach": 0})
+
+
+def test_the_draw_is_the_same_of_every_order_of_the_source() -> None:
+    prompts = [Prompt(f"What is {i} and {i}?", i, f"{i}") for i in range(100)]
+    drawn, again, other = (
+        [p.source_id for p in Asked("model", 10, 4, 48, seed).drawn(of)]
+        for seed, of in ((0, prompts), (0, prompts[::-1]), (1, prompts))
+    )
+    assert (len(drawn), drawn) == (10, again)
+    assert drawn != other
 
 
 def test_a_run_that_was_killed_makes_what_is_missing_and_ends_in_the_same_bytes(
