@@ -20,7 +20,7 @@ from stapo_eval.grading.text import FUNCTIONS, GREEK
 LETTER = rf"(?:\\(?:{'|'.join(sorted(GREEK, key=len, reverse=True))})(?![A-Za-z])|[A-Za-z])"
 _NAME = rf"(?:\\(?:dot|ddot|hat|bar|tilde|vec|overline)\s*\{{?\s*{LETTER}\s*\}}?|{LETTER})"
 _INDEX = (  # x_1, x1 and x1^2, but n2^n is a product
-    r"(?:\s*_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|\w)|\d+(?!\d|\.\d|\^(?:\{[^{}]*)?[A-Za-z]))"
+    r"(?:\s*_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|\w)|\d+(?!\d|\.\d|\^(?:[{(][^{}()]*)?[A-Za-z]))"
 )
 _ONE = rf"(?:\d|[A-Za-z]|\\(?:pi|{'|'.join(GREEK)})(?![A-Za-z]))"  # what TeX takes without braces
 _TOKEN = re.compile(
@@ -33,15 +33,14 @@ _TOKEN = re.compile(
 _REWRITES = [
     (re.compile(pattern), to)
     for pattern, to in (
-        (rf"\\frac\s*({_ONE})\s*({_ONE})", r"\\frac{\1}{\2}"),
-        (rf"\\frac\s*({_ONE})\s*\{{", r"\\frac{\1}{"),
-        (rf"(\\frac\s*\{{[^{{}}]*\}})\s*({_ONE})", r"\1{\2}"),
+        (rf"\\(frac|binom)\s*({_ONE})\s*({_ONE})", r"\\\1{\2}{\3}"),
+        (rf"\\(frac|binom)\s*({_ONE})\s*\{{", r"\\\1{\2}{"),
+        (rf"(\\(?:frac|binom)\s*\{{[^{{}}]*\}})\s*({_ONE})", r"\1{\2}"),
         (rf"\\sqrt\s*(\d+|{_ONE})", r"\\sqrt{\1}"),
-        (rf"\\binom\s*({_ONE})\s*({_ONE})", r"\\binom{\1}{\2}"),
         (r"(\^|\\sqrt)\s*(\\(?:frac\s*\{[^{}]*\}|sqrt)\s*\{[^{}]*\})", r"\1{\2}"),
-        (r"\\(overline|bar|dot)\s*(\d)", r"\\\1{\2}"),
+        (r"(\.\d*)\\(overline|bar|dot)\s*(\d)", r"\1\\\2{\3}"),
         (r"((?<![\d.])\d+|(?<![A-Za-z])(?:[A-Za-z]|\([^()]*\)))!(?=\s*\^)", r"(\1!)"),
-        (rf"(?<![A-Za-z\\])d({_NAME})\s*/\s*d({_NAME})(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
+        (rf"(?<![A-Za-z\\])d({_NAME})\s*/\s*d({_NAME})(?![A-Za-z]|\s*\^)", r"\\frac{d\1}{d\2}"),
         (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(\\[A-Za-z]+|[A-Za-z])\s*\^\s*(\{[^{}]*\}|\w)\s*_\s*(\{[^{}]*\}|\w)", r"\1_\3^\2"),  # u^2_0
         (r"(?<![\d.])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),  # a mixed number
@@ -129,17 +128,20 @@ def _rendered(text: str, places: dict[str, str], tight: bool) -> str:
     """A value as the parser takes it. tight: 1/2x is 1/(2x), else x/2."""
     out: list[str] = []
     before, slash = "", -9  # the kind of the token before; where the last slash is
+    opened: list[int] = []  # where the groups begin that are open
     tokens = _tokens(text)
     for at, (kind, token) in enumerate(tokens):
         begins = kind != "sign" or token in ("(", "e", "i") or token in _BEGINNING
         behind = at == slash + 2 and before in ("name", "number") and not tight and begins
-        if behind or (before and token == "("):
-            out.append(r"\cdot ")
         shown = places[token] if kind == "name" else token
+        if behind or (before and token == "(") or (before == ")" and token == r"\frac "):  # else 2 and 1/3 are mixed
+            out.append(r"\cdot ")
         script = bool(out) and out[-1] in ("^", "_") and kind != "sign"
         out.append(f"{{{shown}}}" if script else shown)
-        before = ")" * (token == ")") if kind == "sign" else kind
-        if script and tokens[at - 2][1] in _BEGINNING:  # \sin^2 (x)
+        before = ")" * (token in (")", "}")) if kind == "sign" else ")" if shown.startswith("\\frac") else kind
+        opened += [at] * (token == "{")
+        begun = at - 1 if script else opened.pop() - 1 if token == "}" and opened else 0
+        if begun > 0 and tokens[begun][1] in ("^", "_") and tokens[begun - 1][1] in _BEGINNING:  # \sin^2 (x)
             before = ""
         slash = at if token == "/" else slash
     latex = re.sub(r"\^(-(?:\d+|[a-z])|[ei]|\\pi )", r"^{\1}", "".join(out))

@@ -305,13 +305,14 @@ _AFTER_WORDS = [
         (rf"\\frac\s*\{{\s*{_QUOTED}\s*\}}\s*\{{\s*{_QUOTED}\s*\}}", r"\1/\2"),
         (r'(?<=[\d}])(\s*)(?:\\mu\s*"|"?' + "\u03bc)", '\\1"\u03bc'),
         (r'(?<=[\d} ])"?([kM]?)"?\s*(?-i:\\Omega)\s*$', r'"\1Omega"'),
+        (r'\\usd\s*([\d.,\ue000]+)\s*"?k"?(?![A-Za-z])', r'\1 "thousand dollars"'),
         (r"\\usd\s*([\d.,\ue000]+)", r'\1 "dollars"'),
         (_QUANTIFIER, ""),  # f(x) = 2x for all real x; but not "for all even x"
         (r'(?<=[A-Za-z\d)}])\s*"(?:is|are|equals|is equal to)"', "="),
         (_LEAD, ""),
         (r'^"(?:option|choice)[\s"]*(?-i:(\(?)"?([A-J]))"?(\)?)"?$', r"\1\2\3"),
-        (r'(?<=[\d}])\s*(?-i:([gmsJNCVWKL]))\s*/\s*"', r' "\1"/"'),  # 5 g/cm^3
-        (r"\\deg\s*(?-i:([CF]))$", r'\\deg "\1"'),
+        (r'(?<=\d)\s*(?-i:([gmsJNCVWKL]))\s*/\s*"(?=(?-i:[cdkm]?m|m?[Ll]|k?mol|k?g|min|hr)")', r' "\1"/"'),  # 5 g/cm^3
+        (r"^([+-]?[\d.]+\s*\\deg)\s*(?-i:([CF]))$", r'\1 "\2"'),
         (r'(?<=[\dA-F])\s*\(?"(?:in )?base"\s*(\d+)\)?$', r"_{\1}"),
         (r'^"(?:negative|minus)"\s*(?=[\d.])', "-"),
         (r'^"(?:no (?:real )?solutions?|none|empty set)"$', r"\\emptyset "),

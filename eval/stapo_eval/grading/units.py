@@ -66,7 +66,7 @@ _SAYING_MORE = """
     for where whenever unless otherwise provided
     hundred thousand million billion trillion dozen quadrillion quintillion lakh crore ten eleven twelve thirteen
     fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
-    fails untrue violated zero one two three four five six seven eight nine base binary ternary octal hexadecimal
+    fails untrue violated
     and false wrong cannot half negative positive squared cubed doubled tripled halved double triple twice factorial
     impossible undefined invalid infinite infinity incorrect nor neither but without excluding above below over under
     inclusive exclusive reciprocal inverse repeating recurring root power ones twos threes fours fives sixes sevens

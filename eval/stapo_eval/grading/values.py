@@ -25,6 +25,12 @@ _TAIL = re.compile(rf'"[^"]*"{_POWER}(?:(?:[/*]|\\cdot|\\times)?\s*(?:"[^"]*"|[A
 _BASE = re.compile(r"\(?(\d[0-9A-F.]*)\)?\s*_\s*\{?\s*(\w+)\s*\}?")
 
 
+_ANOTHER = re.compile(  # the 12th grade is not 12, 25 base eight not 25
+    r"(?:st|nd|rd|th)\b|in (?:binary|ternary|octal|hexadecimal)\b"
+    r"|(?:in )?(?:base|point) (?:zero|one|two|three|four|five|six|seven|eight|nine|twelve|sixteen)\b"
+)
+
+
 @dataclass(frozen=True)
 class Value:
     """A value with what is behind it. words: those that are no unit."""
@@ -41,12 +47,13 @@ def measured(text: str) -> Value:
     if (m := _TAIL.search(text)) and text[: m.start()].strip(" {}"):
         text, tail = text[: m.start()], re.sub(r'\\cdot|\\times|[{}]|"\s*(?=\^)', "", m[0]).replace('"', " ").strip()
         first, _, rest = tail.partition(" ")
-        if scale := SCALES.get(first if len(first) == 1 else first.lower()):  # K is no thousand
+        letter = first == "K" or (first == "k" and number(key(text)) is None)  # kelvin, a unit vector
+        if not letter and (scale := SCALES.get(first.lower())):
             text, tail = rf"{text}\cdot {scale}", rest
         elif first.lower() in ("percent", "percentage", "pct"):
             text, tail = text + "%", rest
     unit = parse_unit(tail) if tail else None
-    if tail and (not unit or re.match(r"(?:st|nd|rd|th)\b", tail)):  # the 12th grade is not 12
+    if tail and (not unit or _ANOTHER.match(tail)):
         words = tail
     text = text.strip()
     percent = text.endswith("%")
@@ -69,22 +76,23 @@ def _said(text: str) -> list[str]:
 
 
 _LETTERS = re.compile(r"(.*[\d}])\s*([A-Za-z]\s*(?:/\s*[A-Za-z]\s*(?:\^\s*\{?\s*\d\s*\}?)?)?)")
-_DEGREES = parse_unit("degree")
+_DEGREES, *_SPEEDS = map(parse_unit, ("degree", "m/s", "m/s^2"))
 
 
-def _lettered(value: Value, other: Value, unit: Unit | None) -> Value:
-    """A number with letters behind it that are a unit.
+def _lettered(value: Value, other: Unit | None, gold: str = "") -> Value:
+    """A number with letters behind it, beside a unit of the same dimensions: 5 h beside 5 hours.
 
-    Beside a unit they have its dimensions, 5 h beside 5 hours; beside a bare number they are a ratio, 5 m/s.
+    gold: where it is a bare number, m/s and m/s^2 behind another one are a unit, too.
     """
     m = _LETTERS.fullmatch(value.text)
-    if not m or value.unit or value.percent:
+    unit = parse_unit(re.sub(r"[{}\s]", "", m[2])) if m and not value.unit and not value.percent else None
+    if not m or not unit:
         return value
-    own = parse_unit(re.sub(r"[{}\s]", "", m[2]))
-    bare = "/" in m[2] and not library.has_letters(other.text)
-    if own and (own.dimensions == unit.dimensions if unit else bare and not own.words):
-        return replace(value, text=m[1], unit=own)
-    return value
+    if other:
+        known = unit.dimensions == other.dimensions
+    else:
+        known = unit in _SPEEDS and all(number(key(x)) is not None for x in (gold, m[1]))
+    return replace(value, text=m[1], unit=unit) if known else value
 
 
 def same_value(gold: str, answer: str, terms: Terms) -> bool:
@@ -97,7 +105,7 @@ def same_value(gold: str, answer: str, terms: Terms) -> bool:
     unit = g.unit
     if not unit and terms.unit and not percent:
         unit = parse_unit(re.sub(r'\\deg|["{}]', "", marked(terms.unit)))
-    g, a = _lettered(g, a, a.unit), _lettered(a, g, unit)
+    g, a = _lettered(g, a.unit), _lettered(a, unit, g.text)
     unit = unit or g.unit
     texts = [re.sub(r'"([A-Za-z])"', r"\1", x.text) for x in (g, a)]
     if g.words or a.words or '"' in "".join(texts):
@@ -144,5 +152,5 @@ def _equal(gold: str, answer: str, scale: Fraction, within: Fraction | None) -> 
     if x is not None and y is not None:
         return x == scale * y or (within is not None and abs(x - scale * y) <= within)
     if scale != 1:
-        answer = rf"\frac{{{scale.numerator}}}{{{scale.denominator}}}({answer})"
+        answer = rf"\frac{{{scale.numerator}}}{{{scale.denominator}}}\cdot ({answer})"
     return library.equal(gold, answer, within)
