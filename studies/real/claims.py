@@ -29,6 +29,11 @@ _AFTERWARDS = (
     ("stapo-random", "entropy20", "math500 t1.0"),
     ("grpo", labels.BASE, "amc23 t1.0"),
     ("grpo", labels.BASE, "amc23 t0.7"),
+    ("justrl-fullmask", labels.BASE, "amc23 t1.0"),
+    ("justrl-fullmask", labels.BASE, "amc23 t0.7"),
+    ("justrl-fullmask", labels.BASE, "math500 t0.7"),
+    ("justrl-fullmask", "grpo", "math500 t1.0"),
+    ("justrl-fullmask", "grpo", "math500 t0.7"),
 )
 """Differences that no claim is of: the first method, the second, benchmark and setting."""
 _STEPS = {"all": range(1, STEPS + 1), "first": range(1, 6), "last": range(STEPS - 4, STEPS + 1)}
@@ -185,7 +190,7 @@ def section(runs: Sequence[TrainingRun], cells: Sequence[Loaded]) -> list[str]:
                 rows.append([*told, name, f"{seed}", found if value.known else "not run", verdict(c, value)])
                 told = [""] * 4
     first = [c for c in cells if c.record.cell.train_seed == 0]
-    said = f"Seen afterwards, seed 0, no claim: {'; '.join(_seen(*pair, first) for pair in _AFTERWARDS)}."
+    said = ["Seen afterwards, seed 0, no claim:", "", *(f"- {_seen(*pair, first)}" for pair in _AFTERWARDS)]
     head = ("Claim", "Measure", "Range", "Margin", "Of", "Seed", "Found", "It")
     lines = ["## Claims on thirty steps of training, each seed alone", "", f"{claims.rule}", ""]
-    return [*lines, *grid(head, [[escape(x) for x in row] for row in rows], 2), "", said, ""]
+    return [*lines, *grid(head, [[escape(x) for x in row] for row in rows], 2), "", *said, ""]

@@ -123,10 +123,8 @@ def test_the_page_has_margins_and_what_was_seen_afterwards(tmp_path: Path) -> No
     lines = claims.section([], load_cells([tmp_path]))
     (share,) = (line for line in lines if "silenced_share, all |" in line)
     assert "| 0.0003 to 0.003 | 0.0001 | stapo | 0 | not run |" in share
-    (seen,) = (line for line in lines if line.startswith("Seen afterwards"))
-    assert seen.endswith(
-        "on AMC23 at t1.0 not run; GRPO minus Base model on AMC23 at t0.7 +80.0 points (49.8 to 100.0)."
-    )
+    seen = [line for line in lines if line.startswith("- GRPO minus Base model on AMC23")]
+    assert [line.partition(" at ")[2] for line in seen] == ["t1.0 not run", "t0.7 +80.0 points (49.8 to 100.0)"]
 
 
 def test_accuracy_is_paired_with_the_base_of_the_same_engine(tmp_path: Path) -> None:
