@@ -267,8 +267,9 @@ def _step(given: str) -> Any:
 
 
 def _threads(options: RunOptions, model: ModelFiles) -> int:
-    """Of the engine hf: as asked; else one for a model whose products are too small to share, and all cores for others
-    and for a judge beside another engine.
+    """Of the engine hf: as asked; else one for a model whose products are too small to share, and all cores for others.
+
+    A judge beside another engine has all cores.
 
     Threads wait for each other at each product: the miniature's model loses to that whatever else the machine does.
     """

@@ -20,7 +20,7 @@ from stapo_eval.grading.text import FUNCTIONS, GREEK
 LETTER = rf"(?:\\(?:{'|'.join(sorted(GREEK, key=len, reverse=True))})(?![A-Za-z])|[A-Za-z])"
 _NAME = rf"(?:\\(?:dot|ddot|hat|bar|tilde|vec|overline)\s*\{{?\s*{LETTER}\s*\}}?|{LETTER})"
 _INDEX = (  # x_1, x1 and x1^2, but n2^n is a product
-    r"(?:\s*_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|\w)|\d+(?!\d|\.\d|\^(?:[{(][^{}()]*)?[A-Za-z]))"
+    r"(?:\s*_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|\w)|\d+(?!\d|\.\d|\^(?:[{(][^{}()\\]*)?[A-Za-z]))"
 )
 _ONE = rf"(?:\d|[A-Za-z]|\\(?:pi|{'|'.join(GREEK)})(?![A-Za-z]))"  # what TeX takes without braces
 _TOKEN = re.compile(
@@ -40,7 +40,7 @@ _REWRITES = [
         (r"(\^|\\sqrt)\s*(\\(?:frac\s*\{[^{}]*\}|sqrt)\s*\{[^{}]*\})", r"\1{\2}"),
         (r"(\.\d*)\\(overline|bar|dot)\s*(\d)", r"\1\\\2{\3}"),
         (r"((?<![\d.])\d+|(?<![A-Za-z])(?:[A-Za-z]|\([^()]*\)))!(?=\s*\^)", r"(\1!)"),
-        (rf"(?<![A-Za-z\\])d({_NAME})\s*/\s*d({_NAME})(?![A-Za-z]|\s*\^)", r"\\frac{d\1}{d\2}"),
+        (rf"(?<![A-Za-z\\])d({_NAME})\s*/\s*d({_NAME})(?!\w|\s*\^)", r"\\frac{d\1}{d\2}"),
         (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(\\[A-Za-z]+|[A-Za-z])\s*\^\s*(\{[^{}]*\}|\w)\s*_\s*(\{[^{}]*\}|\w)", r"\1_\3^\2"),  # u^2_0
         (r"(?<![\d.])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),  # a mixed number
@@ -129,6 +129,7 @@ def _rendered(text: str, places: dict[str, str], tight: bool) -> str:
     out: list[str] = []
     before, slash = "", -9  # the kind of the token before; where the last slash is
     opened: list[int] = []  # where the groups begin that are open
+    closed: dict[int, int] = {}  # where the others end: where they begin
     tokens = _tokens(text)
     for at, (kind, token) in enumerate(tokens):
         begins = kind != "sign" or token in ("(", "e", "i") or token in _BEGINNING
@@ -138,11 +139,14 @@ def _rendered(text: str, places: dict[str, str], tight: bool) -> str:
             out.append(r"\cdot ")
         script = bool(out) and out[-1] in ("^", "_") and kind != "sign"
         out.append(f"{{{shown}}}" if script else shown)
-        before = ")" * (token in (")", "}")) if kind == "sign" else ")" if shown.startswith("\\frac") else kind
-        opened += [at] * (token == "{")
-        begun = at - 1 if script else opened.pop() - 1 if token == "}" and opened else 0
-        if begun > 0 and tokens[begun][1] in ("^", "_") and tokens[begun - 1][1] in _BEGINNING:  # \sin^2 (x)
+        before = ")" * (token == ")") if kind == "sign" else ")" if shown.startswith("\\frac") else kind
+        if script and tokens[at - 2][1] in _BEGINNING:  # \sin^2 (x)
             before = ""
+        opened += [at] * (token == "{")
+        if token == "}" and opened:
+            closed[at] = opened.pop()
+            numerator = closed.get(closed[at] - 1, 0)
+            before = ")" * (tokens[numerator - 1][1] == r"\frac ")
         slash = at if token == "/" else slash
     latex = re.sub(r"\^(-(?:\d+|[a-z])|[ei]|\\pi )", r"^{\1}", "".join(out))
     for _ in range(_DEEPEST):

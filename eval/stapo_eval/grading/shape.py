@@ -342,7 +342,7 @@ _NAMING = re.compile(
     rf"(?:{library.LETTER}|\\(?:#|(?:dot|ddot|hat|bar|vec|overline|angle|triangle|frac|min|max)(?![A-Za-z]))"
     r"|[-+*/:()\[\],{}'\s|.])*"
 )
-_POINT = re.compile(r"\((?:[xyzXYZ](?:_\d)?(?:,(?!\))|(?=\)))){2,}\)")
+_POINT = re.compile(r"\((?:[xyzXYZ](?:_\{?\d\}?)?(?:,(?!\))|(?=\)))){2,}\)")
 _COMPUTED = re.compile(r"\s*\\(?:(?:lim|sum|prod|i{0,2}int|oint|det)(?![A-Za-z])|begin\{v)")
 _SIGNED = re.compile(r"-|\|(?:[a-z]|\\[a-z]+)\|$")  # -x, |x|: not x itself
 _MARK = re.compile(r"(?<=[pqxyPQXY])\s*\^\s*\{?\s*[sdSD]\s*\}?")  # of supply and demand
@@ -361,7 +361,7 @@ def _is_name(side: str) -> bool:
         return True
     if _POINT.fullmatch(name):  # (y, x) = (-1, 6) is the point (6, -1)
         names = name[1:-1].split(",")
-        return names == sorted(set(names))
+        return names == sorted(set(names), key=str.lower)
     named = name not in ("e", "i", "") and not _SIGNED.match(name) and _NAMING.fullmatch(_INDEX.sub(" ", side))
     return bool(named) and not any(w.lower() in QUALIFIERS for w in words)
 

@@ -26,8 +26,8 @@ _BASE = re.compile(r"\(?(\d[0-9A-F.]*)\)?\s*_\s*\{?\s*(\w+)\s*\}?")
 
 
 _ANOTHER = re.compile(  # the 12th grade is not 12, 25 base eight not 25
-    r"(?:st|nd|rd|th)\b|in (?:binary|ternary|octal|hexadecimal)\b"
-    r"|(?:in )?(?:base|point) (?:zero|one|two|three|four|five|six|seven|eight|nine|twelve|sixteen)\b"
+    r"(?:st|nd|rd|th)\b|(?i:in (?:binary|ternary|octal|hexadecimal)\b"
+    r"|(?:in )?(?:base|point) (?:zero|one|two|three|four|five|six|seven|eight|nine|twelve|sixteen)\b)"
 )
 
 
@@ -115,7 +115,7 @@ def same_value(gold: str, answer: str, terms: Terms) -> bool:
     for i, (x, y) in enumerate(((g, a), (a, g))):  # degrees beside a multiple of pi
         if x.unit == _DEGREES and not y.unit and r"\pi" in y.text:
             texts[i] = rf"({texts[i]})\cdot \frac{{\pi }}{{180}}"
-    if (a.unit and g.percent) or (g.unit and a.percent) or (unit and a.unit and not unit.agrees(a.unit)):
+    if (a.unit and percent) or (g.unit and a.percent) or (unit and a.unit and not unit.agrees(a.unit)):
         return False
     sizes = unit and a.unit and not unit.is_any and not a.unit.is_any
     scales = [a.unit.size / unit.size if sizes else Fraction(1)]  # type: ignore[union-attr]
