@@ -101,7 +101,7 @@ class What:
     step: str = ""
     """Label of the training step, or base; if empty, stapo.json, else base."""
     threads: int = 0
-    """CPU threads of the engine hf; samples repeat only with the same number. If 0, one for a tiny model's, else all."""
+    """CPU threads of engine hf; samples repeat only with the same number. If 0, one for a tiny model's, else all."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights' type (auto: bfloat16 on a GPU, and with hf on a processor that is fast at it; else float32)."""
     batch_rows: int = 0
