@@ -135,11 +135,16 @@ def _rendered(text: str, places: dict[str, str], tight: bool) -> str:
         begins = kind != "sign" or token in ("(", "e", "i") or token in _BEGINNING
         behind = at == slash + 2 and before in ("name", "number") and not tight and begins
         shown = places[token] if kind == "name" else token
-        if behind or (before and token == "(") or (before == ")" and token == r"\frac "):  # else 2 and 1/3 are mixed
+        apart = token == r"\frac " and (
+            before == ")" or (before == "number" and tokens[at - 1][1].startswith(r"\frac"))
+        )
+        if (
+            behind or apart or (before and token == "(")
+        ):  # apart: only 2 and 1/3 are a mixed number, 2.5 and (2) no part
             out.append(r"\cdot ")
         script = bool(out) and out[-1] in ("^", "_") and kind != "sign"
         out.append(f"{{{shown}}}" if script else shown)
-        before = ")" * (token == ")") if kind == "sign" else ")" if shown.startswith("\\frac") else kind
+        before = ")" * (token == ")") if kind == "sign" else kind
         if script and tokens[at - 2][1] in _BEGINNING:  # \sin^2 (x)
             before = ""
         opened += [at] * (token == "{")
@@ -161,7 +166,6 @@ def _parsed(latex: str) -> Any:
     from sympy import I, Symbol, nan, zoo
 
     i = Symbol("i")
-
     layout = NormalizationConfig(malformed_operators=True, boxed="none")
     try:
         value: Any = latex2sympy(
