@@ -135,12 +135,9 @@ def _rendered(text: str, places: dict[str, str], tight: bool) -> str:
         begins = kind != "sign" or token in ("(", "e", "i") or token in _BEGINNING
         behind = at == slash + 2 and before in ("name", "number") and not tight and begins
         shown = places[token] if kind == "name" else token
-        apart = token == r"\frac " and (
-            before == ")" or (before == "number" and tokens[at - 1][1].startswith(r"\frac"))
-        )
-        if (
-            behind or apart or (before and token == "(")
-        ):  # apart: only 2 and 1/3 are a mixed number, 2.5 and (2) no part
+        # only 2 and 1/3 are a mixed number: 2.5 and 1/3 are factors, and so are (2) and 1/3
+        decimal = before == "number" and tokens[at - 1][1].startswith(r"\frac")
+        if behind or (before and token == "(") or ((before == ")" or decimal) and token == r"\frac "):
             out.append(r"\cdot ")
         script = bool(out) and out[-1] in ("^", "_") and kind != "sign"
         out.append(f"{{{shown}}}" if script else shown)
