@@ -10,6 +10,8 @@ import torch
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -114,6 +116,23 @@ def test_tokens_and_log_probabilities_are_those_of_the_model(model: Any) -> None
     (greedy,) = generate(model, [prompt], [5], Drawing(0.0), max_new_tokens=3, stop_token_ids=[])
     own = model.generate(torch.tensor([prompt]), max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert greedy.token_ids == own[0, len(prompt) :].tolist()
+
+
+def test_layers_with_a_sliding_window_see_no_further_in_prompt_and_response() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 300}
+    window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    config = Qwen2Config(**sizes, **window, num_hidden_layers=2, intermediate_size=148)
+    model = Qwen2ForCausalLM(config).eval()
+    for p in model.parameters():
+        p.data *= 3
+    prompt = list(range(30, 50))
+    (found,) = generate(model, [prompt], [5], Drawing(), max_new_tokens=300, stop_token_ids=[])
+    ids = torch.tensor([[*prompt, *found.token_ids]])
+    with torch.no_grad():
+        logp = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    expected = logp.gather(1, ids[0, len(prompt) :, None]).squeeze(1)
+    assert found.logprobs == pytest.approx(expected.tolist(), abs=2e-4)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -72,6 +72,21 @@ def test_kept_are_the_prompts_with_right_and_wrong_samples(skilled_base: Path, t
     assert (run.revisions["model"], run.seeds) == (found.model, {"within_reach": 0})
 
 
+def test_the_contamination_report_is_of_the_prompts_that_are_kept(
+    skilled_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The benchmark is the source itself: each prompt is one of its problems."""
+    prompts = source.read(source.find(str(skilled_base / "data" / "train.parquet")))
+    own = [{"id": p.problem_id, "problem": p.problem, "answer": "1"} for p in source.distinct(prompts)]
+    entry = benchmarks.registry_entry(jsonl(tmp_path / "own.jsonl", own), "own", title="Own")
+    benchmarks.write_registry(tmp_path / "registry.yaml", {"own": entry})
+    monkeypatch.setattr(prepare_module, "_benchmarks", lambda folder: {"aime24": benchmarks.load("own", tmp_path)})
+    counts = made(skilled_base, tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "contamination.json").read_text())["benchmarks"]["aime24"]
+    kept = len(ids(tmp_path / "out"))
+    assert (counts["contaminated"], report["contaminated"], 0 < kept < 12) == (kept, kept, True)
+
+
 def test_the_draw_is_the_same_of_every_order_of_the_source() -> None:
     prompts = [Prompt(f"What is {i} and {i}?", i, f"{i}") for i in range(100)]
     drawn, again, other = (
