@@ -117,13 +117,13 @@ def test_what_was_evaluated_otherwise_judges_nothing(tmp_path: Path, changed: di
     assert not claims.values(one, {}, load_cells([tmp_path]))["stapo"].known
 
 
-def test_the_page_has_margins_and_what_was_seen_afterwards(tmp_path: Path) -> None:
+def test_the_page_has_margins_and_differences_without_a_claim(tmp_path: Path) -> None:
     for method, verdicts in (("base", ["00"] * 10), ("grpo", ["11"] * 8 + ["00"] * 2)):
         evaluated(tmp_path / method, method, "amc23", "t0.7", verdicts)
     lines = claims.section([], load_cells([tmp_path]))
     (share,) = (line for line in lines if "silenced_share, all |" in line)
     assert "| 0.0003 to 0.003 | 0.0001 | stapo | 0 | not run |" in share
-    seen = [line for line in lines if line.startswith("- GRPO minus Base model on AMC23")]
+    seen = [line for line in lines if line.startswith("- Seed 0: GRPO minus Base model on AMC23")]
     assert [line.partition(" at ")[2] for line in seen] == ["t1.0 not run", "t0.7 +80.0 points (49.8 to 100.0)"]
 
 
