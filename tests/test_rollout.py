@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ def _expected(rollout: Any, n: int, split: str, temperature: float, top_p: float
 
 
 def test_a_step_is_sampled_and_stored_before_its_prompts_are_finished(rollout: Any) -> None:
+    worth = lambda text: float(zlib.crc32(text.encode()) % 997)  # noqa: E731
+    rollout.rewards.compute_score = lambda **sample: worth(sample["solution_str"])
     rollout.generate_sequences(_prompts())
     samples, prompts = rollout.puts
     assert samples["keys"] == [f"00000007-00000{i}_{k}_0" for i in range(3) for k in range(N)]
@@ -87,7 +90,8 @@ def test_a_step_is_sampled_and_stored_before_its_prompts_are_finished(rollout: A
         assert row["input_ids"].tolist() == row["prompts"].tolist() + response.token_ids
         assert row["position_ids"].tolist() == list(range(length + count))
         assert row["response_mask"].tolist() == row["loss_mask"].tolist() == [1] * count
-        assert row["rm_scores"].tolist() in ([0.0] * (count - 1) + [score] for score in (-1.0, 1.0))
+        said = rollout.rewards.tokenizer.decode(response.token_ids, skip_special_tokens=True)
+        assert row["rm_scores"].tolist() == [0.0] * (count - 1) + [worth(said)]
         sizes = {"prompt_len": length, "response_len": count, "seq_len": length + count}
         steps = {"global_steps": STEP, "min_global_steps": STEP - 1, "max_global_steps": STEP - 1}
         assert samples["tags"][i] == {"status": "success"} | sizes | steps

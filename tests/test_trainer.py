@@ -172,22 +172,92 @@ def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
     assert "docs/cluster.md" in str(caught.value.next_step)
 
 
-def test_a_checkpoint_is_due_when_the_last_one_is_an_hour_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trainer of veRL's that writes empty checkpoints; the last one was made at 100 s."""
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
     from stapo_training.folder.training_folder import TrainingFolder
+
+    made = _trainer()
+    made.config = OmegaConf.create({"run": {"save_minutes": 60, "keep_best": True}, "trainer": {"save_freq": 100}})
+    made.folder, made._save_due, made.stop, made._keep = TrainingFolder(tmp_path), False, "", None
+    made._saved_at = 100.0
+    folder = lambda trainer: tmp_path / "checkpoints" / f"global_step_{trainer.global_steps}"  # noqa: E731
+    monkeypatch.setattr(PPOTrainerSync, "_save_checkpoint", lambda self: folder(self).mkdir(parents=True))
+    return made
+
+
+def test_a_checkpoint_is_due_when_the_last_one_is_an_hour_old(saving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from stapo_training.verl_ext.trainer import time
 
-    trainer = _trainer()
-    trainer.config = OmegaConf.create({"run": {"save_minutes": 60, "keep_best": True}, "trainer": {"save_freq": 100}})
-    trainer.folder, trainer._save_due, trainer.stop, trainer._keep = TrainingFolder(tmp_path), False, "", None
-    trainer._saved_at = 100.0
-    made = lambda self: (tmp_path / "checkpoints" / f"global_step_{step}").mkdir(parents=True)  # noqa: E731
-    monkeypatch.setattr(PPOTrainerSync, "_save_checkpoint", made)
-    for step, now in ((1, 3699.0), (2, 3700.0), (3, 7299.0)):
+    for saving.global_steps, now in ((1, 3699.0), (2, 3700.0), (3, 7299.0)):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
-        trainer._save(step, [])
-    assert [c.step for c in trainer.folder.whole_checkpoints()] == [2]
+        saving._save(saving.global_steps, [])
+    assert [c.step for c in saving.folder.whole_checkpoints()] == [2]
+
+
+def test_a_step_that_may_be_broken_is_not_saved_and_any_other_that_ends_the_run_is(saving: Any) -> None:
+    from stapo_training.folder.alarms import UNSAVED, Alarm
+
+    for saving.global_steps, kind in enumerate((*sorted(UNSAVED), "entropy_collapse"), start=1):
+        saving._save_due = True
+        saving._save(saving.global_steps, [Alarm(step=saving.global_steps, kind=kind, line="")])
+    assert [c.step for c in saving.folder.whole_checkpoints()] == [len(UNSAVED) + 1]
+
+
+def test_a_steps_metrics_are_on_disk_before_its_checkpoint_and_count_the_responses_that_failed(
+    saving: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight responses that were asked for five came, and one row is filled up."""
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    from stapo_training.folder import alarms
+    from stapo_training.verl_ext import trainer as module
+
+    saving.config = OmegaConf.create({
+        "data": {"train_batch_size": 4, "max_response_length": 9},
+        "actor_rollout_ref": {"rollout": {"n": 2}, "token_log": {"watch": [], "useful": []}},
+    })  # fmt: skip
+    saving._watch, saving._limits, saving._resumed_at = alarms.Watch(), alarms.AlarmConfig(), 0
+    saving._silenced_reference = None
+    saving._stops, saving._old_policy, saving._step_began, saving._step_seconds = [], True, 0.0, []
+    saving.total_training_steps = 9
+    monkeypatch.setattr(module, "token_numbers", lambda *_: {})
+    monkeypatch.setattr(PPOTrainerSync, "_compute_metrics", lambda *_, **__: None)
+    saving._write_status = lambda: None
+    before = []
+    saving._save = lambda step, _: before.append((step, saving.folder.steps[-1].values["failed_rollouts"]))
+    batch = SimpleNamespace(tags=[{}] * 5 + [{"is_padding": True}])
+    saving._compute_metrics(batch, {}, {}, global_steps=7, epoch=0)
+    assert before == [(7, 3.0)]
+    assert [(a.step, a.kind) for a in saving.folder.alarms] == [(7, "failed_rollouts")]
+
+
+def test_statistics_of_the_old_policy_are_the_current_ones_in_a_steps_first_mini_batch_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from stapo_training.verl_ext import engine
+    from stapo_training.verl_ext.mini_batch import TrainedStep
+
+    asked = []
+
+    def select(_: object, *, old_is_current: bool) -> tuple[None, SimpleNamespace, dict]:
+        asked.append(old_is_current)
+        return None, SimpleNamespace(keep_N=None), {}
+
+    monkeypatch.setattr(engine, "RankTokens", lambda *_: SimpleNamespace(response_N=None, offsets=None))
+    monkeypatch.setattr(engine, "MiniBatchSelection", lambda *_: SimpleNamespace(select=select))
+    monkeypatch.setattr(engine, "set_values", lambda *_: None)
+    monkeypatch.setattr(engine, "get_device_id", lambda: "cpu")
+    monkeypatch.setattr(engine._VeRLEngine, "forward_backward_batch", lambda *_: None)
+    ours = object.__new__(engine.SelectingEngine)
+    ours.selector, ours.get_data_parallel_group = SimpleNamespace(selects=True), lambda: None
+    for old_is_current in (True, False):
+        ours.now = TrainedStep(number=7, old_is_current=old_is_current)
+        for _ in range(3):
+            ours.forward_backward_batch({"response_mask": None}, None)
+    assert asked == [True, False, False] + [False] * 3
 
 
 @pytest.fixture
@@ -305,12 +375,16 @@ def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypa
     assert agent_loop.engine_parameters("stapo_cpu") == {}
 
 
-def test_planted_words_are_counted_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_steps_planted_words_and_misjudged_boxes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from stapo_training.verl_ext import step_tokens
 
     responses = torch.nested.nested_tensor([torch.tensor([7, 9, 7]), torch.tensor([7])], layout=torch.jagged)
     scores = torch.nested.nested_tensor([torch.tensor([0.0, 0.0, -1.0]), torch.tensor([-1.0])], layout=torch.jagged)
-    extra = SimpleNamespace(tolist=lambda: [{}, {}])
+    said = [
+        {"box_right_scored_wrong": 1, "box_wrong_scored_right": 0},
+        {"box_right_scored_wrong": 1, "box_wrong_scored_right": 1},
+    ]
+    extra = SimpleNamespace(tolist=lambda: [{"reward_extra_info": x} for x in said])
     data = {"responses": responses, "rm_scores": scores, "extra_fields": extra}
     keys = [f"7-0_{sample}_0" for sample in range(3)]
     monkeypatch.setattr(step_tokens.tq, "kv_batch_get", lambda keys, **_: data if len(keys) == 2 else None)
@@ -319,7 +393,8 @@ def test_planted_words_are_counted_a_response(monkeypatch: pytest.MonkeyPatch) -
     planted = {"spurious": [7, 8], "useful": [9], "none": []}
     found = step_tokens.token_numbers(batch, 3, [0], planted, old_policy=False)
     # three times 7 and once 9 in two responses; the first one is cut at three tokens
-    assert found == {"spurious_rate": 1.5, "useful_rate": 0.5, "truncated_share": 0.5, "zero_variance_share": 1.0}
+    rates = {"spurious_rate": 1.5, "useful_rate": 0.5, "truncated_share": 0.5, "zero_variance_share": 1.0}
+    assert found == rates | {"box_right_scored_wrong": 2.0, "box_wrong_scored_right": 1.0}
 
 
 def test_prompts_whose_responses_have_one_reward_give_no_gradient() -> None:

@@ -76,8 +76,7 @@ def score(tokens: Sequence[LabelledToken]) -> tuple[Number, Number, dict[str, li
     Returns:
         The share of equal labels; Cohen's kappa (1960); name -> a number for each of LABELS. Of a mask it is the share
         among the tokens that it would silence (KEPT: that S2T would not), the mean of both readings, weighted by how
-        many rare tokens each drawn one stands for, also where it was drawn twice and counts once. The other rows are
-        S2T's shares minus these.
+        many rare tokens each drawn one stands for. The other rows are S2T's shares minus these.
     """
     _, prompt_N = np.unique([t.prompt_id for t in tokens], return_inverse=True)
     weight_N = np.array([t.weight for t in tokens])
@@ -125,10 +124,10 @@ def section(file: Path) -> list[str]:
         RecordError: a broken record.
     """
     record = store.read_json(file, LabelRecord)
-    tokens = different(record.tokens)
-    (equal, kappa, rows), both = score(tokens), [t.labels for t in tokens]
+    tokens = different(record.tokens)  # agreement is of these; a share is of all rows of the logs, repeated ones too
+    (equal, kappa, _), (*_, rows), both = score(tokens), score(record.tokens), [t.labels for t in tokens]
     drawn = [f"{record.drawn['drawn'][part]} of {record.drawn['there'][part]:,} that S2T {what}"
-             for part, what in (("silenced", "silences"), ("kept", "keeps"))]  # fmt: skip
+             for part, what in (("silenced", "silences or would silence"), ("kept", "keeps"))]  # fmt: skip
     texts = [[name, *(number_shown(x, 1, 100, sign=not x.whole) for x in row)] for name, row in rows.items()]
     kinds = [[t for t in tokens if t.labels == (x, x) and bool(t.masks[S2T]) == silenced][:_EACH]
              for x in LABELS for silenced in (True, False)]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,8 +25,19 @@ How it is measured, and what it says: [tokens](../../docs/tokens.md#mismatch-or-
 def add(files: dict[Path, bytes]) -> None:
     """Add the page of the committed records."""
     apart = tuple(name for name in read.APART if name != read.METHODS)
-    lines = [_HEAD, "", *mismatches(read.load_training_runs([command.RECORDS], apart)), ""]
+    runs = read.load_training_runs([command.RECORDS], apart)
+    lines = [_HEAD, "", *mismatches(runs), "", *one_training(runs)]
     files[command.TABLES / "mismatch.md"] = "\n".join(lines).encode()
+
+
+def one_training(runs: Sequence[TrainingRun]) -> list[str]:
+    """Those of several methods that made the same bytes, as TIS and IcePop do where the weights are 1."""
+    made = defaultdict[bytes, list[str]](list)
+    for run in runs:
+        if run.method in ASKED:
+            made[(run.folder / "metrics.jsonl").read_bytes()].append(escape(run_label(run)))
+    same = [" and ".join(names) for names in made.values() if len(names) > 1]
+    return [line for names in same for line in (f"{names} are one training: their metrics are the same bytes.", "")]
 
 
 def mismatches(runs: Sequence[TrainingRun]) -> list[str]:

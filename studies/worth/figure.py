@@ -51,7 +51,7 @@ def worth_map(name: str, title: str, tokens: Sequence[TokenWorth]) -> Sketch:
         return save(Sketch(
             f"worth_{name}", title, figure,
             "Q - V: the share of right answers of continuations with the token, less that without it, in points. In "
-            "each cell the mean, its 95 % interval over problems, the tokens. "
+            "each cell the mean, its 95 % interval over problems (by chance one in twenty misses 0), the tokens. "
             f"Dashed: tau_p = {_TAU_P:g}; S2T silences above it, at low entropy.",
-            finding=f"{len(known)} cells have an interval: {below} of them below 0, {above} above",
+            finding=f"{len(known)} cells have an interval: {below} below 0, {above} above, uncorrected",
         ))  # fmt: skip

@@ -34,6 +34,7 @@ _LOWER = (1e-4, 5e-4)
 """Probabilities below the paper's tau_p, 0.002: would a lower one do better?"""
 _MORE = 500_000
 """Draws of problems: a p of 0.05 after Holm has a standard error of 0.001 by them, of 0.006 by those that judge."""
+_ROWS = {"ordinary": "ordinary, half of each"}
 _PLACE = ("prompt_id", "sample", "position")
 _TITLES = {"paper": "planted words of the world paper", "costly": "planted words of the world costly",
            "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}  # fmt: skip
@@ -177,7 +178,7 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
     """A measurement: the groups, and the map."""
     sums, of = sums_of(tokens), groups(tokens)
     rows = [
-        [name, f"{int(which.sum())}", shown(100 * float(sums.ratio(f"{name} Q", name)[0]), 1),
+        [_ROWS.get(name, name), f"{int(which.sum())}", shown(100 * float(sums.ratio(f"{name} Q", name)[0]), 1),
          shown(100 * float(sums.ratio(f"{name} V", name)[0]), 1), number_shown(worth(sums, name), 1, 100, sign=True),
          shown(100 * float(sums.ratio(f"{name} Q < V", name)[0]), 0)]
         for name, which in of.items() if which.any()
@@ -202,6 +203,32 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
         rows_of.setdefault(b.rate, [b.rate]).append(f"{signed(100 * b.worth.mean, 0)} ({b.tokens})" if b.tokens else "")
     head = ("p", *(f"{name} nats" for name in dict.fromkeys(b.entropy for b in cells)))
     return [*lines, *grid(head, list(rows_of.values())), ""]
+
+
+def as_the_log_has_them(tokens: Sequence[TokenWorth], log: LoggedRun) -> list[str]:
+    """Rare tokens of low minus high entropy, parted at the log's own median, with the weights of the kinds there: the
+    design drew as many kept tokens as silenced ones."""
+    rare, silenced = (log.rows[name].astype(bool) for name in ("rare", "silenced"))
+    middle = float(np.median(log.rows["entropy"][rare]))
+    there = {"silenced": int((rare & silenced).sum()), "kept": int((rare & ~silenced).sum())}
+    of = [t for t in tokens if t.kind in there]
+    drawn = {kind: sum(t.kind == kind for t in of) for kind in there}
+    _, problem = np.unique([t.prompt_id for t in of], return_inverse=True)
+    weight = np.array([there[t.kind] / drawn[t.kind] for t in of])
+    gain = np.array([(t.right_with - t.right_without) / t.of for t in of])
+    low = np.array([t.entropy < middle for t in of])
+    columns = {"low": weight * low, "high": weight * ~low}
+    sums = Sums(problem, columns | {f"{side} worth": of_side * gain for side, of_side in columns.items()}, "problems")
+    points = number_shown(interval(draws(sums, "low", "high")), 1, 100, " points", sign=True)
+    median = float(np.median([t.entropy for t in of]))
+    below = [t.kind == "silenced" for t in of if t.entropy < median]
+    return [
+        f"The log has {there['silenced']} silenced and {there['kept']} kept rare tokens, the sample as many of each. "
+        f"So its median entropy is higher, {shown(median)} nats, and {sum(below)} of the {len(below)} below it are "
+        f"silenced. Seen afterwards: at the log's own median, {shown(middle)} nats, and with the log's weights, low "
+        f"minus high is {points}.",
+        "",
+    ]
 
 
 def extremes(tokens: Sequence[TokenWorth], log: LoggedRun, each: int = 10) -> list[str]:
@@ -272,7 +299,7 @@ def add(files: dict[Path, bytes]) -> None:
     for name, tokens in measured.items():
         lines += [f"## {name}", "", *section(tokens)]
         if (data := read_json(RECORDS / name / "run.json", Run).revisions["data"]) in log_of:
-            lines += extremes(tokens, load(log_of[data]))
+            lines += [*as_the_log_has_them(tokens, log := load(log_of[data])), *extremes(tokens, log)]
     files[command.TABLES / "worth.md"] = "\n".join(lines).encode()
     maps = [
         worth_map(name, f"What a token is worth: {_TITLES.get(name, name)}", tokens)
