@@ -118,6 +118,20 @@ def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
     )
 
 
+def test_stages_that_fetch_pinned_weights_and_data_may_reach_the_hub_and_those_that_compute_have_cards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    found = {s.name.partition("/")[0]: (s.environment, s.cards)
+             for s in make_stages(asked("stapo/qwen3-1.7b", hardware="1gpu"))}  # fmt: skip
+    online = {"HF_HUB_OFFLINE": "0"}
+    assert {k: found[k] for k in ("benchmarks", "data")} == {"benchmarks": (online, 0), "data": (online, 0)}
+    assert {k: found[k] for k in ("train", "eval")} == {"train": (online, 1), "eval": (online, 1)}
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # a user's word
+    assert {s.environment["HF_HUB_OFFLINE"] for s in make_stages(asked("base/qwen3-8b")) if s.environment} == {"1"}
+    assert all((dict(s.environment), s.cards) == ({}, 0) for s in make_stages(asked("stapo/mini")))
+
+
 def test_every_stage_needs_only_earlier_ones() -> None:
     chain = make_stages(asked("base/qwen3-8b", "stapo/qwen3-8b", "grpo/qwen3-1.7b", seeds="0,1"))
     names = [s.name for s in chain]

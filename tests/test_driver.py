@@ -71,9 +71,10 @@ SCRIPT = textwrap.dedent(
 def start(out: Path, jobs: int = 1) -> subprocess.Popen:
     script = out.parent / "driver_script.py"
     script.write_text(SCRIPT)
-    return subprocess.Popen(
-        [sys.executable, str(script), str(out), str(jobs)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731  # the tests may run under nohup
+    command = [sys.executable, str(script), str(out), str(jobs)]
+    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, **said, preexec_fn=heard)
 
 
 def calls(out: Path) -> list[str]:
@@ -119,10 +120,14 @@ def test_kill_9_in_the_middle_then_it_resumes_and_repeats_nothing(out):
     assert ((out / "stages.json").read_bytes(), read_json(out / "run.json", Run)) == (before, record)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupt_ends_every_process_and_exits_130(out, number):
+    """And a second one changes nothing."""
     driver = start(out)
     wait_for(lambda: in_stage_two(out))
+    driver.send_signal(number)
+    while "ending:" not in (line := driver.stdout.readline()):
+        assert line
     driver.send_signal(number)
     text, _ = driver.communicate(timeout=30)
     assert driver.returncode == 130, text
@@ -362,6 +367,13 @@ def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
     assert child.poll() is not None
 
 
+def test_what_a_killed_run_left_behind_is_ended_before_the_first_stage(out: Path) -> None:
+    out.mkdir()
+    child = processes.start(["sleep", "303"], out / "log", processes.new_mark(out), {})
+    run(out, shell(out, "a", "true"))
+    assert child.poll() is not None
+
+
 def test_children_get_their_environment_and_progress_is_shown(out):
     code = (
         "import os, time; from stapo_results.terminal import report_progress as said\nsaid('train', 3, 8, reward=0.5)\n"
@@ -370,8 +382,9 @@ def test_children_get_their_environment_and_progress_is_shown(out):
     )
     shown = io.StringIO()
     run(out, Stage("train/x", (sys.executable, "-c", code), out / "x", ()), shown=shown)
+    run(out, Stage("y", (sys.executable, "-c", code), out / "y", (), environment={"HF_HUB_OFFLINE": "0"}))
     assert "train 3/8" in shown.getvalue()
-    assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
+    assert [(out / "logs" / f"{name}.log").read_text() for name in ("train-x", "y")] == ["1 0 false\n", "0 0 false\n"]
     assert stages.read_states(out)["train/x"].peak_mib >= 5  # at least a Python
 
 
@@ -404,7 +417,7 @@ def test_no_card_is_given_twice_and_a_free_one_waits_for_no_stage(out: Path) -> 
     """Three stages of one card, on two cards: the third gets the card of the first that ends."""
     log, go = out / "log", out.parent / "go"
     note = f"echo $CUDA_VISIBLE_DEVICES >> '{log}'"
-    waits = f"{note}; while [ ! -e '{go}' ]; do sleep 0.05; done"
+    waits = f"{note}; for i in $(seq 400); do test -e '{go}' && exit 0; sleep 0.05; done; exit 1"
     chain = [shell(out, "a", waits), shell(out, "b", note), shell(out, "c", f"{note}; touch '{go}'")]
     run(out, *(replace(s, cards=1) for s in chain), jobs=3, cards=("3", "GPU-7"))
     assert sorted(log.read_text().split()) == ["3", "GPU-7", "GPU-7"]
