@@ -122,6 +122,7 @@ def test_what_else_differs_is_said_loudly(tmp_path: Path) -> None:
     a = _write(tmp_path, "a", FIRST, grader="ours, math-verify 0.9.0", judge="x r1, scope all, mode compass")
     two = {k: [v[:2] for v in verdicts] for k, verdicts in SECOND.items()}
     other = {"grader": "strict", "scored_by": "rule+judge", "max_tokens": 64, "temperature": 0.6}
+    other |= {"engine": "vllm 1", "text_variants": 1, "chat": {"system": "x"}}
     b = _write(tmp_path, "b", two, **other)
     table = _compare(a, b)["t1.0"]
     said = [x.partition(" DIFFER on products, sums: ")[::2] for x in table["warnings"]]
@@ -131,6 +132,9 @@ def test_what_else_differs_is_said_loudly(tmp_path: Path) -> None:
         ("WAYS OF SCORING", "rule against rule+judge"),
         ("JUDGES", "x r1, scope all, mode compass against not recorded"),
         ("longest responses", "128 against 64"),
+        ("engines", "synthetic against vllm 1"),
+        ("counts of text variants", "0 against 1"),
+        ("PROMPTS", 'the paper\'s against {"system": "x"}'),
         ("DECODINGS", "temperature 1.0, top-p 1.0 against temperature 0.6, top-p 1.0"),
     ]
     judged = _write(tmp_path, "c", FIRST, grader="ours, math-verify 0.9.0", judge=f"x sha256:{'ab' * 32}")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import eval_model
@@ -27,7 +26,6 @@ from stapo_eval.engines.hf import HfEngine
 from stapo_eval.engines.ray import Replica
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.generation import Drawing, draw
 from stapo_results.provenance import installed
 from stapo_results.stop_tokens import stop_token_ids
 
@@ -87,22 +85,24 @@ def test_prompts_that_fail_cost_only_themselves(engine: HfEngine) -> None:
     assert ends == {"bad0": "IndexError", "bad1": "IndexError"} | {f"p{i}": "" for i in range(4)}
 
 
-@pytest.mark.parametrize(
-    ("cuts", "left"),
-    [
-        ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0]),
-        ({"min_p": 0.6}, [4 / 7, 3 / 7, 0, 0]),  # 0.2 < 0.6 x 0.4 = 0.24
-        # 4/9, 3/9, 2/9 are left, of which the first two are 0.78; of all they are 0.7
-        ({"top_k": 3, "top_p": 0.75}, [4 / 7, 3 / 7, 0, 0]),
-        ({"min_p": 0.45, "top_p": 0.75}, [4 / 7, 3 / 7, 0, 0]),
-        ({"min_p": 0.45, "top_k": 1}, [1, 0, 0, 0]),
-    ],
-)
-def test_each_cut_sees_what_the_one_before_left(cuts: dict[str, Any], left: list[float]) -> None:
-    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().repeat(101, 1)
-    ids, logprob = draw(logits, torch.linspace(0, 1 - 1e-9, 101, dtype=torch.float64), Drawing(1.0, **cuts))
-    assert sorted(set(ids.tolist())) == [i for i, p in enumerate(left) if p]
-    assert logprob.exp().tolist() == pytest.approx([left[i] for i in ids.tolist()], abs=1e-6)
+def test_the_commit_of_a_hub_model_is_the_one_asked_for(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    asked, newest = "a" * 40, "b" * 40
+    for commit in (asked, newest):
+        shutil.copytree(folder, tmp_path / "models--some--model" / "snapshots" / commit)
+    (refs := tmp_path / "models--some--model" / "refs").mkdir()
+    (refs / "main").write_text(newest)
+    assert [find_model("some/model", r).commit for r in (asked, "")] == [asked, newest]
+
+
+def test_labels_of_other_weights_are_refused(tmp_path: Path) -> None:
+    other = eval_model.build(tmp_path, labels={"method": "grpo", "step": 7, "weights_sha256": "0" * 64})
+    with pytest.raises(BadInput, match=r"stapo\.json") as e:
+        find_model(str(other))
+    assert e.value.expected == "0" * 64
 
 
 def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:

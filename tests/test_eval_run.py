@@ -319,7 +319,10 @@ def test_a_run_that_began_with_options_of_a_judge_resumes_with_them(world: Path,
 @pytest.mark.parametrize(
     ("hurt", "named"),
     [
-        (lambda model: os.truncate(model / "model.safetensors", 5000), "model.safetensors is incomplete"),
+        (
+            lambda model: os.truncate(model / "model.safetensors", 5000),
+            r"model.safetensors is incomplete(?s:.*)5,000 bytes",
+        ),
         (lambda model: (model / "tokenizer.json").unlink(), "has no tokenizer"),
         (lambda model: (model / "tokenizer.json").write_text("{"), "cannot be read"),
         (lambda model: (model / "chat_template.jinja").unlink(), "no chat template"),
@@ -538,12 +541,6 @@ def test_the_models_own_setting_is_named_by_its_numbers(world: Path, tmp_path: P
     (folder / "generation_config.json").write_text(json.dumps(said))
     plan = make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
     assert {c.cell.setting for c in plan.cells} == {name}
-    (folder / "generation_config.json").write_text("{}")
-    with pytest.raises(BadInput, match="recommends no temperature"):
-        make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
-    (folder / "generation_config.json").write_text('{"temperature": 0.7, "repetition_penalty": 1.1}')
-    with pytest.raises(BadInput, match="repetition penalty"):
-        make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
 
 
 @pytest.mark.parametrize(("told", "wrong"), [
@@ -563,10 +560,14 @@ def test_what_the_chat_template_leaves_out_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("said", ['{"temperature": "warm"}', "[]", "{"])
-def test_a_broken_recommendation_is_refused(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [('{"temperature": "warm"}', "cannot be read"), ("[]", "cannot be read"), ("{", "cannot be read"),
+     ("{}", "recommends no temperature")],
+)  # fmt: skip
+def test_a_recommendation_that_is_none_is_refused(tmp_path: Path, said: str, wrong: str) -> None:
     (tmp_path / "generation_config.json").write_text(said)
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match=wrong):
         card_setting(tmp_path)
 
 
@@ -588,14 +589,6 @@ def test_greedy_takes_one_sample_and_one_text_is_no_alarm(world: Path, tmp_path:
     assert (cell.identical_problems, cell.temperature, looks_repeated(cell)) == (6, 0.0, False)
     (cut,) = (tmp_path / "one" / "cells").glob("*k1*")
     assert store.read_json(cut, CellRecord).top_k == 1
-
-
-def test_weights_that_were_cut_off_are_named(world: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(world / "external", tmp_path / "m"))
-    weights = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(weights[:-1])
-    with pytest.raises(BadInput, match=f"{len(weights) - 1:,} bytes"):
-        run(_options(world, tmp_path / "out", model=str(folder), judge="none"))
 
 
 def test_accuracy_so_far_counts_algebra_as_wrong_and_leaves_failures_out(

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from whole_records import whole_record
 
@@ -111,20 +111,34 @@ def test_shards_of_two_runs_are_refused(tmp_path: Path) -> None:
         find_shards(tmp_path)
 
 
-def test_shards_of_two_replicas_are_the_model_once(tiny_base: Path, tmp_path: Path) -> None:
-    """`fsdp_config.fsdp_size=2` over four ranks: a mesh of ddp x fsdp, in which every part is there twice."""
-    whole = load_file(tiny_base / "model" / "model.safetensors")
+def on_two_by_two(model: Path, folder: Path, parts: int, *placements: Placement) -> dict[str, torch.Tensor]:
+    """Save the shards of four ranks, a mesh of ddp x fsdp; returns the whole tensors. parts: that a tensor has."""
+    whole = load_file(model / "model.safetensors")
     for rank in range(4):
         dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
         mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("ddp", "fsdp"))
-        state = {n: DTensor.from_local(t.chunk(2)[rank % 2].clone(), mesh, [Replicate(), Shard(0)], shape=t.shape,
+        state = {n: DTensor.from_local(t.chunk(parts)[rank % parts].clone(), mesh, placements, shape=t.shape,
                                        stride=t.stride(), run_check=False) for n, t in whole.items()}  # fmt: skip
-        torch.save(state, tmp_path / f"model_world_size_4_rank_{rank}.pt")
+        torch.save(state, folder / f"model_world_size_4_rank_{rank}.pt")
         dist.destroy_process_group()
+    return whole
+
+
+def test_shards_of_two_replicas_are_the_model_once(tiny_base: Path, tmp_path: Path) -> None:
+    """`fsdp_config.fsdp_size=2` over four ranks: every part is there twice."""
+    whole = on_two_by_two(tiny_base / "model", tmp_path, 2, Replicate(), Shard(0))
     (out := tmp_path / "out").mkdir()
     write_weights(find_shards(tmp_path), out, torch.float32)
     found = load_file(out / "model.safetensors")
     assert {n for n, t in whole.items() if not torch.equal(found[n], t)} == set()
+
+
+def test_two_sharded_dimensions_are_refused(tiny_base: Path, tmp_path: Path) -> None:
+    on_two_by_two(tiny_base / "model", tmp_path, 4, Shard(0), Shard(0))
+    (out := tmp_path / "out").mkdir()
+    with pytest.raises(BadInput, match="not the whole tensor") as e:
+        write_weights(find_shards(tmp_path), out, torch.float32)
+    assert "fsdp_size=-1" in str(e.value.next_step)
 
 
 def test_the_card_beside_the_weights_is_of_this_step_and_loads(

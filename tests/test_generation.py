@@ -74,6 +74,24 @@ def test_draws_follow_the_float64_distribution(vocabulary: int, how: Drawing) ->
     assert float((logprob - p[ids].log()).abs().max()) < 2e-6
 
 
+@pytest.mark.parametrize(
+    ("cuts", "left"),
+    [
+        ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0]),
+        ({"min_p": 0.6}, [4 / 7, 3 / 7, 0, 0]),  # 0.2 < 0.6 x 0.4 = 0.24
+        # 4/9, 3/9, 2/9 are left, of which the first two are 0.78; of all they are 0.7
+        ({"top_k": 3, "top_p": 0.75}, [4 / 7, 3 / 7, 0, 0]),
+        ({"min_p": 0.45, "top_p": 0.75}, [4 / 7, 3 / 7, 0, 0]),
+        ({"min_p": 0.45, "top_k": 1}, [1, 0, 0, 0]),
+    ],
+)
+def test_each_cut_sees_what_the_one_before_left(cuts: dict[str, Any], left: list[float]) -> None:
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().repeat(len(UNIFORM), 1)
+    ids, logprob = draw(logits, UNIFORM, Drawing(1.0, **cuts))
+    assert sorted(set(ids.tolist())) == [i for i, p in enumerate(left) if p]
+    assert logprob.exp().tolist() == pytest.approx([left[i] for i in ids.tolist()], abs=1e-6)
+
+
 def test_of_equal_tokens_top_k_and_top_p_keep_the_lowest_ids() -> None:
     logits = torch.zeros(1000)
     logits[7] = 1.0

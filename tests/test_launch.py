@@ -35,6 +35,8 @@ def changed(run: Run, part: str, **values: object) -> Run:
 def test_alarms_and_loggers_may_change_when_a_run_goes_on() -> None:
     new = changed(record(stop=[], window=9), "trainer", logger=["console", "wandb"])
     new = changed(new, "run", silenced_share_reference=1e-5, save_minutes=10, keep_best=False, cpu_dtype="auto")
+    new = changed(new, "trainer", max_actor_ckpt_to_keep=1)  # what the driver changes where the disk is full
+    new = new.model_copy(update={"config": new.config | {"by_size": {"x": 1}, "transfer_queue": {"backend": "x"}}})
     assert runs.differences(record(), new, resuming.may_differ) == []
 
 
@@ -146,6 +148,34 @@ def test_the_steps_of_a_run_may_grow_and_nothing_else(tmp_path: Path, old: Run, 
     with pytest.raises(BadInput) as e:
         runs.previous_of(tmp_path, new, "run.out", **resuming.rules(new, tmp_path))
     assert refused in str(e.value.found)
+
+
+@pytest.mark.parametrize(
+    ("began", "now", "logged", "saved", "goes_on"),
+    [
+        (30, 40, 30, 30, True),
+        (30, 40, 30, 20, False),  # step 30 would be made again, as the last one it was
+        (30, 40, 29, 20, True),
+        (40, 30, 30, 30, True),  # asked for and not begun
+        (40, 30, 31, 30, False),
+        (40, 20, 20, 10, False),
+    ],
+)
+def test_the_steps_of_a_run_may_change_where_none_that_was_the_last_is_made_again(
+    tmp_path: Path, old: Run, began: int, now: int, logged: int, saved: int, goes_on: bool
+) -> None:
+    run = again(old, f"run.steps={began}")
+    store.write_json(tmp_path / "run.json", run)
+    folder = TrainingFolder(tmp_path)
+    folder.log_step(logged, {}, {})
+    (folder.checkpoints / f"global_step_{saved}").mkdir(parents=True)
+    folder.complete_checkpoint(saved)
+    new = again(old, f"run.steps={now}")
+    if goes_on:
+        assert runs.previous_of(tmp_path, new, "run.out", **resuming.rules(new, tmp_path)) == run
+    else:
+        with pytest.raises(BadInput, match="another run"):
+            runs.previous_of(tmp_path, new, "run.out", **resuming.rules(new, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_other_numbers_of_rows_compile_nothing_anew() -> None:
 
     work(7)
     graphs = counters["stats"]["unique_graphs"]
+    assert graphs > 0
     for rows in (2, 9, 100, 513):
         work(rows)
     assert counters["stats"]["unique_graphs"] == graphs

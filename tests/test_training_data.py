@@ -246,8 +246,11 @@ def test_a_cached_dataset_is_read_offline_and_its_commit_recorded(tmp_path: Path
     folder = repo / "snapshots" / commit / "data"
     folder.mkdir(parents=True)
     parquet(folder / "prompts.parquet", [hub("x?")])
-    code = "from stapo_training.data.source import *; s = find('me/prompts'); print(s.revision, next(read(s)).prompt)"
-    assert _offline(tmp_path, "-c", code).stdout == f"{commit} x?\n"
+    code = f"""from stapo_training.data.source import *
+for revision in (None, "{commit}"):
+    s = find("me/prompts", revision)
+    print(s.revision, next(read(s)).prompt)"""
+    assert _offline(tmp_path, "-c", code).stdout == f"{commit} x?\n" * 2
     parquet(folder / "more.parquet", [hub("y?")])
     assert "is not one file" in _offline(tmp_path, "-c", code).stderr
 

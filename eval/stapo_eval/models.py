@@ -57,12 +57,16 @@ def check_given(given: str) -> None:
 
 
 def _download(given: str, revision: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
     check_given(given)
     try:
         patterns = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
-        return Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
+        # offline it would ask for a commit's list of files, though they are all there
+        local = constants.HF_HUB_OFFLINE
+        return Path(
+            snapshot_download(given, revision=revision or None, allow_patterns=patterns, local_files_only=local)
+        )
     except Exception as e:  # noqa: BLE001  whatever failed, the model is not available here
         raise BadInput(
             f"the model {given} is neither a folder nor a model that could be downloaded",

@@ -108,12 +108,14 @@ def find(source: str, revision: str | None = None) -> SourceFile:
 
 def _from_hub(name: str, revision: str | None) -> SourceFile:
     """The one data file of a dataset's snapshot in the hub's cache; the folder's name is the commit."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
     part, pinned = PARTS.get(name, ("", "main"))
     patterns, revision = [part] if part else ["*.parquet", "*.jsonl"], revision or pinned
+    # offline it would ask for a commit's list of files, though they are all there
+    how: dict[str, Any] = {"allow_patterns": patterns, "local_files_only": constants.HF_HUB_OFFLINE}
     try:
-        folder = Path(snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=patterns))
+        folder = Path(snapshot_download(name, repo_type="dataset", revision=revision, **how))
     except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
         raise BadInput(
             f"the dataset {name} could not be loaded from the hub",
