@@ -1,9 +1,12 @@
 """Fixtures that several test files use."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the library is imported: a test fetches nothing
 
 # a limit of wall time a case would test the machine's load, not the code
 settings.register_profile("suite", deadline=None)

@@ -111,8 +111,6 @@ def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{broken\n", "toy.jsonl:1 "),
-        ('["a list"]\n', "toy.jsonl:1 "),
         ('{"id": "a", "problem": "x"}\n', "no answer"),
         ('{"id": "a", "problem": 3, "answer": "x"}\n', "row 1: no problem"),
         ('{"id": "a", "problem": "x", "answer": "48/2 = 24\\n#### 24"}\n', "row 1: the answer is a worked solution"),

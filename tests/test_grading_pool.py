@@ -67,9 +67,9 @@ def test_a_process_that_waits_for_a_core_does_not_meet_the_time_limit() -> None:
 
 
 def test_an_answer_that_waits_without_an_end_meets_the_wall_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grading_pool, "WALL", 0.05)
     with Pool(Limits(seconds=20, workers=1)) as pool:
         pool.grade([Item("x+1", "1+x+y", O)])
+        monkeypatch.setattr(grading_pool, "WALL", 0.15)
         psutil.Process(pool.graders[0].process.pid).suspend()
         outcomes = pool.grade([Item("x+1", "1+x", O), Item("x+1", "x+1+0", O)])
     assert [o.reason for o in outcomes] == ["wall_timeout", "match"]
@@ -87,6 +87,7 @@ def test_no_grading_process_outlives_the_one_that_asked(number: int) -> None:
     )
     asker = psutil.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     while sum(p.cpu_times().user > 1.5 for p in asker.children(recursive=True)) < 2:
+        assert asker.status() != psutil.STATUS_ZOMBIE
         time.sleep(0.05)
     others = asker.children(recursive=True)
     asker.send_signal(number)

@@ -12,7 +12,7 @@ from stapo_eval.cli import main
 from stapo_results import store
 from stapo_results.answers import INSTRUCTION
 from stapo_results.benchmarks import load
-from stapo_results.schema import CellRecord, Run
+from stapo_results.schema import CellRecord, Run, Verdict
 
 STAMP = "2026-01-02T03-04-05+00-00"
 
@@ -74,6 +74,26 @@ def test_responses_for_any_grader(world: Path) -> None:
         "answer": ["2", "-2"], "unit": "m", "unordered": True, "prompt_id": "toy/t1.0/toy-b", "sample": 1,
         "messages": [{"role": "user", "content": f"Roots of $x^2 = 4$? {INSTRUCTION}"}],
         "response": "So it is\n\\boxed{2,-2}.", "finish_reason": "stop", "correct": True}  # fmt: skip
+
+
+def test_where_a_judge_counts_its_verdicts_are_a_graders_file(world: Path) -> None:
+    """Of the response that the rule has right and the judge wrong, the judge's word is exported."""
+    for path in sorted((world / "run" / "cells").iterdir()):
+        record = store.read_json(path, CellRecord)
+        problems = [p.model_copy(update={"verdicts": "0" + p.verdicts[1:]}) if p.problem_id == "toy-b" else p
+                    for p in record.problems]  # fmt: skip
+        store.write_json(path, record.model_copy(update={"scored_by": "rule+judge", "problems": problems}))
+    verdicts = list(store.read(world / "run" / "verdicts.jsonl", Verdict))
+    (world / "run" / "verdicts.jsonl").unlink()
+    other = [v.model_copy(update={"correct": False}) if (v.problem_id, v.sample_index) == ("toy-b", 0) else v
+             for v in verdicts]  # fmt: skip
+    store.append(world / "run" / "verdicts.jsonl", other)
+    assert export(world, "responses") == 0
+    found = lines(world / "responses" / "judge.jsonl")
+    assert [x["id"] for x in found] == [x["id"] for x in lines(world / "responses" / "responses.jsonl")]
+    by_id = {x["id"]: (x["grader"], x["rule"]) for x in found}
+    assert [by_id[f"stapo/mini/s0/step40/toy/t1.0/e0/toy-b/{i}"] for i in (0, 1)] == [
+        ("with the judge", False), ("with the judge", True)]  # fmt: skip
 
 
 def test_another_text_of_a_problem_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
 
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, StepMetrics
-from stapo_training.methods import advantage_from, listing, methods, proxy_from
+from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, listing, methods, proxy_from
 from stapo_training.pages import compose
 from stapo_training.selection import objectives as o
 from stapo_training.selection.token_stats import proxy_logprob
@@ -155,6 +157,18 @@ def test_lopti_trains_rare_tokens_first_and_the_others_in_an_update_of_their_own
     advantage, old = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([0.39, 0.4, 0.9]).log()
     low, high = advantages.isolated_advantages(advantage, old, eta=0.4)
     assert (low.tolist(), high.tolist()) == ([2.0, 0.0, 0.0], [0.0, -1.0, 3.0])
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_lopti_advances_the_learning_rate_once_however_many_updates_a_mini_batch_has(last: bool) -> None:
+    def jagged(*rows: list[float]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor([torch.tensor(r) for r in rows], layout=torch.jagged)
+
+    fields = {"advantages": jagged([1.0, 1.0], [-1.0]), "old_log_probs": jagged([-3.0, -0.1], [-2.0])}
+    data = TensorDict(fields, batch_size=[2])
+    tu.assign_non_tensor(data, update_lr_scheduler=last)
+    parts = list(advantages.updates(data, AdvantageConfig(isolate=0.4), ProxyConfig(), lambda v: v))
+    assert [tu.get(p, "update_lr_scheduler") for p in parts] == [False, last]
 
 
 def test_gmpo_is_the_mean_over_the_mini_batch_however_it_is_split() -> None:

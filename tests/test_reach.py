@@ -72,19 +72,33 @@ def test_kept_are_the_prompts_with_right_and_wrong_samples(skilled_base: Path, t
     assert (run.revisions["model"], run.seeds) == (found.model, {"within_reach": 0})
 
 
-def test_the_contamination_report_is_of_the_prompts_that_are_kept(
-    skilled_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_problem_whose_gold_no_response_gives_is_never_right(skilled_base: Path, tmp_path: Path) -> None:
+    prompts = source.distinct(source.read(source.find(str(skilled_base / "data" / "train.parquet"))))[:3]
+    given = jsonl(tmp_path / "source.jsonl", [{"problem": p.problem, "answer": "777777"} for p in prompts])
+    asked = {"within_reach": str(skilled_base / "model"), "draw": 3, "samples": 2, "max_tokens": 48}
+    with pytest.raises(BadInput, match="no prompt is left") as e:
+        prepare(str(given), tmp_path, tmp_path / "out", **asked)
+    counts: Any = e.value.found
+    assert (counts["never_right_dropped"], counts["always_right_dropped"]) == (3, 0)
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_the_contamination_report_is_of_what_is_kept_or_of_what_was_left_out(
+    skilled_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exclude: bool
 ) -> None:
-    """The benchmark is the source itself: each prompt is one of its problems."""
-    prompts = source.read(source.find(str(skilled_base / "data" / "train.parquet")))
-    own = [{"id": p.problem_id, "problem": p.problem, "answer": "1"} for p in source.distinct(prompts)]
+    """The benchmark is the source itself, or without some of it: each prompt is one of its problems."""
+    prompts = source.distinct(source.read(source.find(str(skilled_base / "data" / "train.parquet"))))
+    own = [{"id": p.problem_id, "problem": p.problem, "answer": "1"} for p in prompts[5 if exclude else 0 :]]
     entry = benchmarks.registry_entry(jsonl(tmp_path / "own.jsonl", own), "own", title="Own")
     benchmarks.write_registry(tmp_path / "registry.yaml", {"own": entry})
     monkeypatch.setattr(prepare_module, "_benchmarks", lambda folder: {"aime24": benchmarks.load("own", tmp_path)})
-    counts = made(skilled_base, tmp_path / "out")
+    asked = {"within_reach": str(skilled_base / "model"), "draw": 12, "samples": 4, "max_tokens": 48}
+    record = prepare(str(skilled_base / "data" / "train.parquet"), tmp_path, tmp_path / "out", **asked,
+                     exclude_contaminated=exclude)  # fmt: skip
     report = json.loads((tmp_path / "out" / "contamination.json").read_text())["benchmarks"]["aime24"]
     kept = len(ids(tmp_path / "out"))
-    assert (counts["contaminated"], report["contaminated"], 0 < kept < 12) == (kept, kept, True)
+    expected = len(prompts) - 5 if exclude else kept
+    assert (record.counts["contaminated"], report["contaminated"], 0 < kept < 12) == (expected, expected, True)
 
 
 def test_the_draw_is_the_same_of_every_order_of_the_source() -> None:

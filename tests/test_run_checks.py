@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from driving import asked, environment, nvidia_smi
@@ -18,7 +19,8 @@ from stapo_results.errors import BadInput
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path / "smi", "exit 1"))
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(total=2**40, used=2**40, free=2**30))
     empty = environment(tmp_path / "a", {"torch": "2"})
     r = asked("stapo/qwen3-14b", out=tmp_path / "o", train_env=empty, eval_env=empty)
     with pytest.raises(BadInput) as e:

@@ -201,9 +201,8 @@ def test_what_is_on_record_and_in_no_column_is_named(tmp_path):
     synthetic.cell(tmp_path, "base", "mini-add", "t0.7-p0.8-k20", ["11", "10"])
     cell(tmp_path, "base", ["11"], "mine")
     notes = section(table(tmp_path)).footnotes
-    assert [n for n in notes if n.startswith("On record and not shown")] == [
-        "On record and not shown: mine at t1.0, mini-add at t0.7-p0.8-k20. Shown are t0.7, t1.0 on these benchmarks."
-    ]
+    (named,) = (n for n in notes if "mini-add at t0.7-p0.8-k20" in n)
+    assert "mine at t1.0" in named
 
 
 def test_an_average_has_the_fewest_samples_of_its_benchmarks(tmp_path):

@@ -203,7 +203,7 @@ def test_a_step_that_may_be_broken_is_not_saved_and_any_other_that_ends_the_run_
     for saving.global_steps, kind in enumerate((*sorted(UNSAVED), "entropy_collapse"), start=1):
         saving._save_due = True
         saving._save(saving.global_steps, [Alarm(step=saving.global_steps, kind=kind, line="")])
-    assert [c.step for c in saving.folder.whole_checkpoints()] == [len(UNSAVED) + 1]
+        assert bool(saving.folder.whole_checkpoints()) == (kind == "entropy_collapse")
 
 
 def test_a_steps_metrics_are_on_disk_before_its_checkpoint_and_count_the_responses_that_failed(

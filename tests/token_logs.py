@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import math
 import shutil
@@ -24,7 +25,9 @@ TAU_P, Q = 0.002, 0.75
 
 @functools.cache
 def _tokenizer_file() -> Path:
-    file = Path(tempfile.mkdtemp(prefix="stapo-tokenizer-")) / "tokenizer.json"
+    folder = tempfile.mkdtemp(prefix="stapo-tokenizer-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = Path(folder) / "tokenizer.json"
     core_tokenizer().save(str(file))
     return file
 

@@ -33,4 +33,6 @@ def test_each_part_ends_where_its_file_says_so(code: int, tmp_path: Path) -> Non
     else:
         parts = parts_of(tmp_path, 2, start)
         assert list(parts) == list(PARTS)
-        assert list(parts.values())[1:] == pytest.approx([0.5, 1.0, 0.5, 0.0], abs=0.2)  # the first is Python's start
+        # the first is Python's start; a busy machine makes each longer
+        least = [0.5, 1.0, 0.5, 0.0]
+        assert all(low - 0.1 < found < low + 2 for found, low in zip(list(parts.values())[1:], least, strict=True))
