@@ -58,8 +58,8 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
 
-_GENERATING = threading.Lock()
-"""Two servers may have one engine."""
+GENERATING = threading.Lock()
+"""Two servers may have one engine, and a request that a client gave up is answered all the same."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         cuts = body.get("top_k", -1), body.get("min_p", 0.0)
         decoding = Decoding(body["temperature"], body["top_p"], asked or room, *cuts)
         request = Request("c", "p", 0, body.get("seed", 0), prompt, decoding)
-        with _GENERATING:
+        with GENERATING:
             engine.submit(request)
             while not (finished := engine.poll()):
                 pass

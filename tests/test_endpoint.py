@@ -9,12 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import eval_model
 import pytest
-from endpoint_server import KEY, Server
+from endpoint_server import GENERATING, KEY, Server
 from forked import forked
 
 from stapo_eval.decoding import Chat, Decoding, prompt
@@ -59,7 +60,8 @@ def _requests(engine: EndpointEngine | HfEngine, n: int = 12) -> list[Request]:
 
 
 def _all(engine: EndpointEngine | HfEngine, requests: list[Request], done=()) -> dict[tuple[str, int], Finished]:
-    finished = [f for piece in engine.stream(requests, done) for f in piece]
+    with GENERATING if isinstance(engine, HfEngine) else nullcontext():
+        finished = [f for piece in engine.stream(requests, done) for f in piece]
     if isinstance(engine, EndpointEngine):
         engine.close()
     found = {(f.request.problem_id, f.request.sample_index): f for f in finished}
@@ -199,11 +201,14 @@ def test_a_server_that_stops_answering_costs_one_time_out_of_a_response(server: 
 
 
 @pytest.mark.parametrize(
-    ("fault", "error"), [(403, "told to answer 403"), (500, "told to answer 500"), (3.0, "no answer within 1 s")]
+    ("fault", "timeout", "error"),
+    [(403, 60.0, "told to answer 403"), (500, 60.0, "told to answer 500"), (3.0, 1.0, "no answer within 1 s")],
 )
-def test_a_request_that_always_fails_is_an_error_of_its_own(server: Server, fault: float, error: str) -> None:
+def test_a_request_that_always_fails_is_an_error_of_its_own(
+    server: Server, fault: float, timeout: float, error: str
+) -> None:
     """Also when it is all that is left: then the address is asked something else before the request is blamed."""
-    engine = _engine(server, timeout=1.0)
+    engine = _engine(server, timeout=timeout, patience=60.0)
     server.fault = lambda number, body: fault if body["seed"] == 80 else None
     ends = _all(engine, _requests(engine))
     bad = [f for f in ends.values() if f.finish_reason == "error"]
