@@ -373,6 +373,17 @@ def test_two_benchmarks_of_one_name_are_refused_unless_they_are_one(world: Path,
         benchmark_files(f"{same},{other}")
 
 
+def test_a_sample_that_is_there_twice_or_is_no_ones_is_refused(world: Path, finished: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns(".lock")))
+    plan, lines = make_plan(_options(world, out)), (out / "samples.jsonl").read_text().splitlines(keepends=True)
+    assert len(sampling.load_samples(plan)) == len(lines)
+    other = json.dumps(json.loads(lines[0]) | {"problem_id": "no-such"}) + "\n"
+    for more, wrong in ((lines[3], "duplicate sample"), (other, "a sample of another run")):
+        (out / "samples.jsonl").write_text("".join([*lines, more]))
+        with pytest.raises(BadInput, match=wrong):
+            sampling.load_samples(plan)
+
+
 def test_a_dry_run_starts_nothing_and_names_the_default_folder(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
