@@ -18,7 +18,7 @@ from stapo_results.schema import Cell, ProblemResult, StepMetrics
 from stapo_results.statistics import Number
 from stapo_results.store import read
 from stapo_training.methods import methods
-from studies.command import RECORDS, TABLES
+from studies.command import RECORDS
 from studies.real import claims, engines, judge, page
 from studies.real.claims import TrainingClaim
 
@@ -234,12 +234,6 @@ def test_the_page_shows_every_token_that_the_training_counted() -> None:
     assert page.silenced(load(run), training)[0].startswith(
         f"## What STAPO silenced with seed 0: all {2 * sum(of_two_updates):.0f} of "
     )
-
-
-def test_the_committed_page_is_of_the_committed_probes() -> None:
-    files: dict[Path, bytes] = {}
-    page.add(files)
-    assert files[TABLES / "real.md"] == (TABLES / "real.md").read_bytes()
 
 
 def test_rare_tokens_of_a_committed_log() -> None:
