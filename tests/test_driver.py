@@ -40,12 +40,14 @@ def out(tmp_path: Path) -> Iterator[Path]:
 # needs none of the others, and waits for the file too.
 SCRIPT = textwrap.dedent(
     """
+    import signal
     import sys
     from pathlib import Path
     from stapo_repro.run.stages import Stage, execute
     from stapo_results.terminal import run_main
     from stapo_results.provenance import new_run
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     out = Path(sys.argv[1])
     def shell(name, text, outputs, needs=()):
         folder = out / name
@@ -54,7 +56,8 @@ SCRIPT = textwrap.dedent(
 
     stages = [
         shell("one", f"echo 1 > {out}/one/a.txt", ["a.txt"]),
-        shell("two", f"(setsid sleep 300 &) ; sleep 300 & while [ ! -e {out.parent}/go ]; do sleep 0.05; done; "
+        shell("two", "trap '' TERM; (setsid sleep 300 &) ; sleep 300 & "
+                     f"while [ ! -e {out.parent}/go ]; do sleep 0.05; done; "
                      f"cat {out}/one/a.txt > {out}/two/b.txt; kill $!; ", ["b.txt"], ("one",)),
         shell("three", f"cat {out}/two/b.txt > {out}/three/c.txt", ["c.txt"], ("two",)),
         shell("four", f"while [ ! -e {out.parent}/go ]; do sleep 0.05; done; touch {out}/four/d.txt", ["d.txt"]),
@@ -71,10 +74,9 @@ SCRIPT = textwrap.dedent(
 def start(out: Path, jobs: int = 1) -> subprocess.Popen:
     script = out.parent / "driver_script.py"
     script.write_text(SCRIPT)
-    heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731  # the tests may run under nohup
-    command = [sys.executable, str(script), str(out), str(jobs)]
-    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, **said, preexec_fn=heard)
+    return subprocess.Popen(
+        [sys.executable, str(script), str(out), str(jobs)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def calls(out: Path) -> list[str]:

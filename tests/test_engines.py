@@ -98,6 +98,17 @@ def test_the_commit_of_a_hub_model_is_the_one_asked_for(folder: Path, tmp_path: 
     assert [find_model("some/model", r).commit for r in (asked, "")] == [asked, newest]
 
 
+def test_a_model_of_which_a_part_is_missing_is_refused(folder: Path, tmp_path: Path) -> None:
+    """As a download that was interrupted leaves it: its hash would be of half the weights."""
+    shutil.copytree(folder, part := tmp_path / "model")
+    (part / "model.safetensors").rename(part / "one.safetensors")
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (part / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadInput) as e:
+        find_model(str(part))
+    assert "two.safetensors" in str(e.value.found)
+
+
 def test_labels_of_other_weights_are_refused(tmp_path: Path) -> None:
     other = eval_model.build(tmp_path, labels={"method": "grpo", "step": 7, "weights_sha256": "0" * 64})
     with pytest.raises(BadInput, match=r"stapo\.json") as e:

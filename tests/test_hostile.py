@@ -116,5 +116,6 @@ def test_a_process_killed_from_outside_costs_only_its_answer(victim: str) -> Non
         thread.start()
         outcomes = pool.grade([*items, Item("10", endless, Options()), *items[:1]])
         thread.join()
+    assert killed
     assert [o.rule for o in outcomes] == [i == 1 for i in range(40)] + [False, False]
     assert outcomes[40].reason == "timeout"  # when it was tried once more

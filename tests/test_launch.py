@@ -154,7 +154,7 @@ def test_the_steps_of_a_run_may_grow_and_nothing_else(tmp_path: Path, old: Run, 
     ("began", "now", "logged", "saved", "goes_on"),
     [
         (30, 40, 30, 30, True),
-        (30, 40, 30, 20, False),  # step 30 would be made again, as the last one it was
+        (30, 40, 30, 20, False),  # step 30 would be made again, and was the last one
         (30, 40, 29, 20, True),
         (40, 30, 30, 30, True),  # asked for and not begun
         (40, 30, 31, 30, False),

@@ -199,9 +199,10 @@ def test_a_checkpoint_is_due_when_the_last_one_is_an_hour_old(saving: Any, monke
 
 def test_a_step_that_may_be_broken_is_not_saved_and_any_other_that_ends_the_run_is(saving: Any) -> None:
     from stapo_training.folder.alarms import UNSAVED, Alarm
+    from stapo_training.verl_ext.trainer import time
 
     for saving.global_steps, kind in enumerate((*sorted(UNSAVED), "entropy_collapse"), start=1):
-        saving._save_due = True
+        saving._save_due, saving._saved_at = kind in UNSAVED, time.monotonic()  # the alarm alone saves the last one
         saving._save(saving.global_steps, [Alarm(step=saving.global_steps, kind=kind, line="")])
         assert bool(saving.folder.whole_checkpoints()) == (kind == "entropy_collapse")
 

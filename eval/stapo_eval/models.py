@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stapo_results.errors import BadInput, message_of
 from stapo_results.schema import Labels
+from stapo_results.shapes import missing_files
 from stapo_results.store import read_json, sha256_files
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
@@ -79,18 +80,20 @@ def weights_of(folder: Path) -> list[Path]:
     """The files of a model's weights.
 
     Raises:
-        BadInput: there are none, or no configuration; or one was cut off on its way (by its header).
+        BadInput: there are none, one that the index names is not there, or no configuration; or one was cut off on its
+            way (by its header).
     """
     from safetensors import SafetensorError, safe_open
 
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights or not (folder / "config.json").exists():
+    if lacking := missing_files(folder):
+        there = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "an empty folder"
         raise BadInput(
             f"{folder} holds no model that can be loaded",
-            found=", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "an empty folder",
+            found=f"no {', '.join(lacking[:3])}; {there}",
             expected="config.json and *.safetensors (pickled weights are not read)",
             next_step="stapo-train export --checkpoint RUN --out DIR makes such a folder",
         )
+    weights = sorted(folder.glob("*.safetensors"))
     for path in weights:
         try:
             with safe_open(path, "numpy"):

@@ -1,4 +1,5 @@
-"""What a model's config.json says of its size: parameters, and bytes that grow with the tokens."""
+"""What a model's config.json says of its size: parameters, and bytes that grow with the tokens; and what a model's
+folder lacks."""
 
 from __future__ import annotations
 
@@ -16,6 +17,21 @@ KNOWN: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "model_fa
 
 # Dense decoders with RMSNorm and SwiGLU: (biases of q, k and v; norms of q and k)
 FAMILIES = {"qwen3": (False, True), "qwen2": (True, False), "llama": (False, False), "mistral": (False, False)}
+
+
+def missing_files(folder: Path, *, tokenizer: str = "") -> list[str]:
+    """What a model folder lacks: config.json, the weights or shards that its index names.
+
+    Args:
+        tokenizer: a pattern of tokenizer files of which one has to be there; "" asks for none.
+    """
+    index = folder / "model.safetensors.index.json"
+    try:
+        shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    except (ValueError, KeyError, TypeError):
+        return [f"readable {index.name}"]
+    lacking = sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
+    return lacking + ([tokenizer] if tokenizer and not any(folder.glob(tokenizer)) else [])
 
 
 def rows_held(rows: int) -> int:

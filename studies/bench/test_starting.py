@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_each_part_ends_where_its_file_says_so(code: int, tmp_path: Path) -> Non
     else:
         parts = parts_of(tmp_path, 2, start)
         assert list(parts) == list(PARTS)
-        # the first is Python's start; a busy machine makes each longer
-        least = [0.5, 1.0, 0.5, 0.0]
-        assert all(low - 0.1 < found < low + 2 for found, low in zip(list(parts.values())[1:], least, strict=True))
+        # the first is Python's start, and what is seen of it may be late: the others end later than they would, by a
+        # busy machine's delay
+        ends = list(accumulate(list(parts.values())[1:]))
+        assert all(end - 0.3 < found < end + 5 for found, end in zip(ends, (0.5, 1.5, 2.0, 2.0), strict=True))

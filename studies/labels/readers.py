@@ -138,9 +138,9 @@ def section(file: Path) -> list[str]:
     return [
         f"Drawn: {' and '.join(drawn)}.", "",
         f"{len(both)} different tokens, read twice: {number_shown(equal, 1, 100)} % equal, "
-        f"Cohen's kappa {number_shown(kappa, 2)}.", "",
+        f"Cohen's kappa {number_shown(kappa, 2)}. Shares by mask are of all {len(record.tokens)}, weighted.", "",
         *grid(("Tokens that the mask silences", *(f"{x} (%)" for x in LABELS)), texts), "",
-        f"Called harmful by probability, of the drawn without weights, seen afterwards: {_by_probability(tokens)}.", "",
+        f"Called harmful by probability, of the {len(both)}, seen afterwards: {_by_probability(tokens)}.", "",
         *grid(("First reader, down; second, across", *LABELS),
               [[a, *(str(both.count((a, b))) for b in LABELS)] for a in LABELS]), "",
         f"The first {_EACH} of each kind on which both readers agree, then {2 * _EACH} on which they do not:", "",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stapo_repro.paper import checkout
+from stapo_results import store
 from stapo_results.errors import RecordError
 from studies import masks
 from studies.labels import readers
@@ -53,6 +54,17 @@ def test_shares_by_mask_by_hand():
         "the second reader alone": [0.5, 0.5, -1.0],
         "S2T minus high entropy": pytest.approx([0.45, -0.05, -0.4]),
     }
+
+
+def test_a_token_that_was_drawn_twice_counts_once_in_the_agreement_and_twice_in_the_shares(tmp_path: Path):
+    drawn = {"drawn": {"silenced": 2, "kept": 1}, "there": {"silenced": 2, "kept": 1}}
+    same = token(1, (HARMFUL, HARMFUL), s2t=1)
+    tokens = [same, same.model_copy(update={"id": "again", "run": "other"}), token(2, (USEFUL, NEUTRAL), s2t=1)]
+    record = readers.LabelRecord(drawn=drawn, sheet="", readings=("", ""), tokens=tokens)
+    store.write_json(tmp_path / "labels.json", record)
+    lines = readers.section(tmp_path / "labels.json")
+    assert any(line.startswith("2 different tokens") and "50.0 " in line for line in lines)
+    assert any(line.startswith("| S2T | 66.7") for line in lines)
 
 
 def test_another_label_is_refused(tmp_path: Path):

@@ -31,13 +31,13 @@ def add(files: dict[Path, bytes]) -> None:
 
 
 def one_training(runs: Sequence[TrainingRun]) -> list[str]:
-    """Those of several methods that made the same bytes, as TIS and IcePop do where the weights are 1."""
+    """Those of several methods that came out alike, as TIS and IcePop do where they cut no weight."""
     made = defaultdict[bytes, list[str]](list)
     for run in runs:
         if run.method in ASKED:
             made[(run.folder / "metrics.jsonl").read_bytes()].append(escape(run_label(run)))
     same = [" and ".join(names) for names in made.values() if len(names) > 1]
-    return [line for names in same for line in (f"{names} are one training: their metrics are the same bytes.", "")]
+    return [line for names in same for line in (f"{names} came out alike: their metrics are the same bytes.", "")]
 
 
 def mismatches(runs: Sequence[TrainingRun]) -> list[str]:

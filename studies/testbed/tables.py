@@ -45,9 +45,10 @@ BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spu
 MASKS = {method: masks.NAMES[mask] for mask, method in masks.METHODS.items()}
 _UNCLAIMED = (
     ("useful_early", "stapo", "justrl"),
-    ("useful_late", "symmetric", "stapo"),
-    ("reward_late", "symmetric", "stapo"),
-)
+    ("reward_early", "stapo", "justrl"),
+    *((m, "symmetric", other) for other in ("stapo", "justrl")
+      for m in ("useful_early", "reward_early", "useful_late", "reward_late", "accuracy_t1.0")),
+)  # fmt: skip
 """Measure, first and second arm of a difference that the page prints and no claim is of."""
 _WRITTEN = "status number.mean number.low number.high number.se number.df p sd seeds missing"
 """What testbed.json holds of a quantity."""

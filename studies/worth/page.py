@@ -205,28 +205,33 @@ def section(tokens: Sequence[TokenWorth]) -> list[str]:
     return [*lines, *grid(head, list(rows_of.values())), ""]
 
 
+def weighted(tokens: Sequence[TokenWorth], there: Mapping[str, int], middle: float) -> Number:
+    """Rare tokens below an entropy minus those above it, where `there` has so many of each kind."""
+    of = [t for t in tokens if t.kind in there]
+    _, problem = np.unique([t.prompt_id for t in of], return_inverse=True)
+    weight = np.array([there[t.kind] / sum(x.kind == t.kind for x in of) for t in of])
+    gain = np.array([(t.right_with - t.right_without) / t.of for t in of])
+    low = np.array([t.entropy < middle for t in of])
+    columns = {"low": weight * low, "high": weight * ~low}
+    sums = Sums(problem, columns | {f"{side} worth": part * gain for side, part in columns.items()}, "problems")
+    return interval(draws(sums, "low", "high"))
+
+
 def as_the_log_has_them(tokens: Sequence[TokenWorth], log: LoggedRun) -> list[str]:
-    """Rare tokens of low minus high entropy, parted at the log's own median, with the weights of the kinds there: the
-    design drew as many kept tokens as silenced ones."""
+    """The claim on entropy with the weights and the median of the log's rare tokens, those behind a box too, of which
+    none was drawn: the design drew as many kept tokens as silenced ones."""
     rare, silenced = (log.rows[name].astype(bool) for name in ("rare", "silenced"))
     middle = float(np.median(log.rows["entropy"][rare]))
     there = {"silenced": int((rare & silenced).sum()), "kept": int((rare & ~silenced).sum())}
     of = [t for t in tokens if t.kind in there]
-    drawn = {kind: sum(t.kind == kind for t in of) for kind in there}
-    _, problem = np.unique([t.prompt_id for t in of], return_inverse=True)
-    weight = np.array([there[t.kind] / drawn[t.kind] for t in of])
-    gain = np.array([(t.right_with - t.right_without) / t.of for t in of])
-    low = np.array([t.entropy < middle for t in of])
-    columns = {"low": weight * low, "high": weight * ~low}
-    sums = Sums(problem, columns | {f"{side} worth": of_side * gain for side, of_side in columns.items()}, "problems")
-    points = number_shown(interval(draws(sums, "low", "high")), 1, 100, " points", sign=True)
     median = float(np.median([t.entropy for t in of]))
     below = [t.kind == "silenced" for t in of if t.entropy < median]
+    points = number_shown(weighted(tokens, there, middle), 1, 100, " points", sign=True)
     return [
-        f"The log has {there['silenced']} silenced and {there['kept']} kept rare tokens, the sample as many of each. "
-        f"So its median entropy is higher, {shown(median)} nats, and {sum(below)} of the {len(below)} below it are "
-        f"silenced. Seen afterwards: at the log's own median, {shown(middle)} nats, and with the log's weights, low "
-        f"minus high is {points}.",
+        f"The log has {there['silenced']} silenced and {there['kept']} kept rare tokens, those behind a box too. The "
+        f"sample has as many kept as silenced ones. So its median entropy is higher, {shown(median)} nats, and "
+        f"{sum(below)} of the {len(below)} below it are silenced. Seen afterwards: at the log's own median, "
+        f"{shown(middle)} nats, and with the log's weights, low minus high is {points}.",
         "",
     ]
 

@@ -93,6 +93,14 @@ def test_silenced_tokens_of_lower_probability_are_a_group() -> None:
     assert [list(found[f"seen afterwards: silenced, p < {p}"]) for p in ("0.0001", "0.0005")] == [[1, 0, 0], [1, 1, 0]]
 
 
+def test_rare_tokens_with_the_weights_of_the_log_by_hand() -> None:
+    """Two silenced tokens stand for three each, the kept one for two; below 1 nat a silenced one alone."""
+    tokens = [token(right=(0, 2), problem="a", entropy=0.5), token(right=(4, 0), problem="b", entropy=1.0),
+              token("kept", "c", (0, 4), entropy=3.0)]  # fmt: skip
+    found = page.weighted([*tokens, token("ordinary, low entropy")], {"silenced": 6, "kept": 2}, 1.0)
+    assert found.mean == pytest.approx(-0.5 - (3 * 1 - 2 * 1) / 5)
+
+
 def test_verdicts_after_holm() -> None:
     """Three problems: silenced tokens differ in all, kept ones in one; one ordinary token has no interval."""
     tokens = [token(right=(0, n), problem=p) for p, n in (("a", 4), ("b", 3), ("c", 4))]

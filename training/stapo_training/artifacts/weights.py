@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results.errors import BadInput, RunFailed, message_of
+from stapo_results.shapes import missing_files
 
 Shapes = dict[str, tuple[int, ...]]
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -18,21 +18,6 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 def is_hub_id(model: str) -> bool:
     """`owner/name` that is no folder here."""
     return model.count("/") == 1 and not model.startswith((".", "/", "~")) and not Path(model).exists()
-
-
-def missing_files(folder: Path, *, tokenizer: str = "") -> list[str]:
-    """What a model folder lacks: config.json, the weights or shards that its index names.
-
-    Args:
-        tokenizer: a pattern of tokenizer files of which one has to be there; "" asks for none.
-    """
-    index = folder / "model.safetensors.index.json"
-    try:
-        shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
-    except (ValueError, KeyError, TypeError):
-        return [f"readable {index.name}"]
-    lacking = sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
-    return lacking + ([tokenizer] if tokenizer and not any(folder.glob(tokenizer)) else [])
 
 
 @contextmanager

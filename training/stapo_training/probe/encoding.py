@@ -16,9 +16,9 @@ import numpy as np
 
 from stapo_results import store
 from stapo_results.errors import BadInput, message_of
+from stapo_results.shapes import missing_files
 from stapo_results.sizes import REAL
 from stapo_results.token_log import TOKENIZER
-from stapo_training.artifacts.weights import missing_files
 from stapo_training.probe.responses import Response
 
 

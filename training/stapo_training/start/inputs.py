@@ -17,10 +17,10 @@ from huggingface_hub import constants, try_to_load_from_cache
 from stapo_results import store
 from stapo_results.errors import BadInput, message_of
 from stapo_results.schema import Labels
-from stapo_results.shapes import FAMILIES, KNOWN, Shape, shape_from
+from stapo_results.shapes import FAMILIES, KNOWN, Shape, missing_files, shape_from
 from stapo_results.sizes import MINI, REAL, is_miniature_size
 from stapo_training import reward
-from stapo_training.artifacts.weights import check_tensors, is_hub_id, missing_files, shapes_of
+from stapo_training.artifacts.weights import check_tensors, is_hub_id, shapes_of
 from stapo_training.data.rows import RECORD, DataRecord, is_set_as_mathematics, parquet_content_sha256, plain_gold
 from stapo_training.start.settings import ATTENTION, OURS, attention_of
 
