@@ -478,7 +478,8 @@ def test_what_the_miniature_cannot_do(tiny_base: Path, tmp_path: Path, override:
     assert said in refusals(found.checks)[check]
 
 
-def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
+def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_memory", lambda **_: (16 * 2**30, 12 * 2**30))
     c = mini(tiny_base, tmp_path, "cpu.ranks=2", "method=grpo")
     a = c.actor_rollout_ref
     assert a.actor.ppo_micro_batch_size_per_gpu == a.rollout.log_prob_micro_batch_size_per_gpu == 32
