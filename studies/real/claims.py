@@ -24,7 +24,7 @@ WARM_UP = 2
 """Steps of these runs (results/records/real/whole, `lr_warmup_steps`); the paper's trainings have 10."""
 STEPS = 30
 """Steps of a training that a claim is of; `first` and `last` are five at its ends."""
-_UNCLAIMED = {
+_UNCLAIMED: dict[int, tuple[tuple[str, str, str], ...]] = {
     0: (
         ("stapo", "stapo-random", "math500 t1.0"),
         ("stapo-random", "entropy20", "math500 t1.0"),
