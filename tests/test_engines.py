@@ -107,6 +107,10 @@ def test_a_model_of_which_a_part_is_missing_is_refused(folder: Path, tmp_path: P
     with pytest.raises(BadInput) as e:
         find_model(str(part))
     assert "two.safetensors" in str(e.value.found)
+    for other in ("{", "[]", '{"weight_map": []}', "{}"):
+        (part / "model.safetensors.index.json").write_text(other)
+        with pytest.raises(BadInput, match=r"readable model\.safetensors\.index\.json"):
+            find_model(str(part))
 
 
 def test_labels_of_other_weights_are_refused(tmp_path: Path) -> None:

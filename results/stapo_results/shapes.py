@@ -28,7 +28,7 @@ def missing_files(folder: Path, *, tokenizer: str = "") -> list[str]:
     index = folder / "model.safetensors.index.json"
     try:
         shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):  # any JSON may stand there
         return [f"readable {index.name}"]
     lacking = sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
     return lacking + ([tokenizer] if tokenizer and not any(folder.glob(tokenizer)) else [])

@@ -26,11 +26,11 @@ def add(files: dict[Path, bytes]) -> None:
     """Add the page of the committed records."""
     apart = tuple(name for name in read.APART if name != read.METHODS)
     runs = read.load_training_runs([command.RECORDS], apart)
-    lines = [_HEAD, "", *mismatches(runs), "", *one_training(runs)]
+    lines = [_HEAD, "", *mismatches(runs), "", *came_out_alike(runs)]
     files[command.TABLES / "mismatch.md"] = "\n".join(lines).encode()
 
 
-def one_training(runs: Sequence[TrainingRun]) -> list[str]:
+def came_out_alike(runs: Sequence[TrainingRun]) -> list[str]:
     """Those of several methods that came out alike, as TIS and IcePop do where they cut no weight."""
     made = defaultdict[bytes, list[str]](list)
     for run in runs:
