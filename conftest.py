@@ -1,6 +1,7 @@
 """Fixtures that several test files use."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.path.parent in seen:
                 item.add_marker("nightly")
             seen.add(item.path.parent)
+
+
+@pytest.fixture
+def no_run_left() -> Iterator[None]:
+    """A training that a failed test started ends with the test."""
+    from training_runs import kill_started
+
+    yield
+    kill_started()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from endpoint_server import GENERATING, KEY, Server
 from forked import forked
 
 from stapo_eval.decoding import Chat, Decoding, prompt
-from stapo_eval.engines import EngineOptions, Finished, Request, make_engine
+from stapo_eval.engines import EngineOptions, Finished, Request, endpoint, make_engine
 from stapo_eval.engines.endpoint import EndpointEngine
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import endpoint_model, find_model
@@ -185,6 +185,15 @@ def test_a_server_that_never_answers_costs_one_time_out_before_the_run() -> None
         with pytest.raises(BadInput, match=str(silent.getsockname()[1])):
             _engine(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", timeout=1.0)
     assert 1.0 < time.monotonic() - began < 4.0  # five attempts of the SDK take more than five
+
+
+def test_an_address_that_takes_no_connection_is_found_before_an_answer_is_waited_for(monkeypatch) -> None:
+    monkeypatch.setattr(endpoint, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
+        began = time.monotonic()
+        with pytest.raises(BadInput, match=str(full.getsockname()[1])):
+            _engine(f"http://127.0.0.1:{full.getsockname()[1]}/v1", timeout=20.0)
+    assert time.monotonic() - began < 10.0
 
 
 def test_a_server_that_stops_answering_costs_one_time_out_of_a_response(server: Server) -> None:

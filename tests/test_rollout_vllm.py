@@ -25,6 +25,7 @@ except PackageNotFoundError:
     LACKS = "vllm is not installed"
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("no_run_left"),
     pytest.mark.skipif(bool(LACKS), reason=f"{LACKS}: tox -e rollout-vllm has it"),
 ]
 

@@ -23,7 +23,7 @@ from stapo_results.schema import Run, StepMetrics
 from stapo_training.folder.alarms import Alarm
 from stapo_training.methods import methods
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_run_left")]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Whole trainings as processes: what the slow tests of them share."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import psutil
 
 SCRIPT = Path(sys.executable).with_name("stapo-train")
 STEPS = 4
+_started: list[subprocess.Popen] = []
 
 
 def command(base: Path, out: Path, *more: str) -> list[str]:
@@ -34,9 +36,20 @@ def start(base: Path, out: Path, *more: str) -> subprocess.Popen:
     # CUDA_VISIBLE_DEVICES: as somebody hides the GPUs of a machine that has some
     environment = os.environ | {"STAPO_TEST_RUN": str(out), "SPT_NOENV": "1", "CUDA_VISIBLE_DEVICES": ""}
     with open(out / "log.txt", "w") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command(base, out, *more), stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
         )
+    _started.append(process)
+    return process
+
+
+def kill_started() -> None:
+    """What a failed test left: Ray's processes end when they notice that this one is gone."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def wait_for(file: Path, process: subprocess.Popen) -> None:

@@ -31,6 +31,7 @@ from stapo_results.errors import BadInput, RunFailed
 RETRIES = 4  # of the SDK, in about eight seconds; a request is asked in two rounds of them before it is blamed
 REST_SECONDS = 5.0  # of an address that does not answer
 PROBE_SECONDS = 60.0  # the longest wait for one token, and for the list of models
+CONNECT_SECONDS = 10.0
 _UNLIMITED = 1 << 30
 _PROBE = Request("", "", 0, (1 << 63) - 1, tuple(b"1+1="), Decoding(1.0, 1.0, 1))  # the longest seed that is sent
 _OPTIONS = {"logprobs", "seed", *NEUTRAL}
@@ -68,7 +69,8 @@ class EndpointEngine(Engine):
         self.options, self.runner = options, asyncio.Runner()
         key = self._secret or "none"
         # a response's own limit holds for all its attempts: `_ask`
-        timeout, self.probe_seconds = openai.Timeout(None, connect=10.0), min(PROBE_SECONDS, options.timeout)
+        timeout, self.probe_seconds = openai.Timeout(None, connect=CONNECT_SECONDS), min(PROBE_SECONDS, options.timeout)
+        self.probe_limits = openai.Timeout(self.probe_seconds, connect=min(CONNECT_SECONDS, self.probe_seconds))
         self.addresses = [
             _Address(u, openai.AsyncOpenAI(api_key=key, base_url=u, timeout=timeout, max_retries=RETRIES))
             for u in options.urls
@@ -104,7 +106,7 @@ class EndpointEngine(Engine):
         """The context in tokens of the model at an address, which is asked for one token without what it refuses."""
         contexts, found = {self.model: 0} if self.model else {}, "none"
         try:
-            models = await a.client.with_options(max_retries=0, timeout=self.probe_seconds).models.list()
+            models = await a.client.with_options(max_retries=0, timeout=self.probe_limits).models.list()
             contexts = {str(m.id): int(getattr(m, "max_model_len", 0) or 0) for m in models.data}
             found = ", ".join(list(contexts)[:10])
         except openai.APIConnectionError as e:  # also a time-out
@@ -150,7 +152,7 @@ class EndpointEngine(Engine):
 
     async def _probe(self, a: _Address) -> Finished:
         """The answer to a question of one token, asked once."""
-        client = a.client.with_options(max_retries=0, timeout=self.probe_seconds)
+        client = a.client.with_options(max_retries=0, timeout=self.probe_limits)
         async with asyncio.timeout(self.probe_seconds):  # the client's own limit is between two bytes
             return await self._chat(_Address(a.url, client, a.limit), _PROBE, 1)
 
