@@ -22,7 +22,7 @@ from stapo_results import generated, store, token_log
 from stapo_results.schema import Run
 from stapo_results.statistics import Number
 from studies import command
-from studies.real import claims, engines, judge
+from studies.real import accuracies, claims, engines, judge
 
 WORDS = {"digits, $ and x": (r"\d+|\$+|x", "silenced"), "Let, This, So and Wait": ("Let|This|So|Wait", "kept")}
 """Words of the paper's clouds (Appendix "Word Cloud Visualization"): pattern of a whole token, and where they stand."""
@@ -279,7 +279,7 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
     cells, again, runs = load_cells(roots), load_cells(others), load_training_runs(roots)
     lines = [
         *claims.section(runs, [*cells, *again]),
-        "",
+        *accuracies.section([*cells, *again]),
         *trained(runs, records),
         *engines.section(cells, again),
         *judge.section(load_cells(judged)),
@@ -291,5 +291,7 @@ def add(files: dict[Path, bytes], records: Path = command.RECORDS / "real") -> N
         for name, (run, how) in of.items()
         for line in (f"**{name}** {how}", "", *grid(_HEAD, statements(run), 3), "")
     ]
-    generated.renew(files, checkout() / "docs" / "findings.md", "real", "\n".join(short) or _NOT_RUN)
+    findings = checkout() / "docs" / "findings.md"
+    generated.renew(files, findings, "accuracies", "\n".join(accuracies.table([*cells, *again])))
+    generated.renew(files, findings, "real", "\n".join(short) or _NOT_RUN)
     command.add_figures(files, "real", drawn({name: run for name, (run, _) in of.items()}))
