@@ -239,10 +239,13 @@ def test_of_benchmarks_with_other_seeds_there_is_no_average_nor_its_difference(t
     assert value(t, "stapo", "avg").status == "incomplete"
     d = difference(t, "stapo", "base", "avg")
     assert (d.status, d.points, d.p) == ("seeds differ", None, None)
-    assert section(t).footnotes[0] == "Training seeds: STAPO 2 (mini-add), STAPO 1 (mini-add-hard)."
+    assert (
+        section(t).footnotes[1]
+        == "SEEDS DIFFER: STAPO: seed 0, 1 on mini-add at t1.0; seed 0 on mini-add-hard at t1.0."
+    )
     notes = write.difference_grid(t, section(t)).notes
     assert "(0, 1: STAPO minus Base model on mini-add)" in notes[1]
-    assert "With two seeds" in section(t).footnotes[1]
+    assert "With two seeds" in section(t).footnotes[0]
 
 
 def test_samples_of_seeds_that_have_other_numbers_are_all_named(tmp_path):

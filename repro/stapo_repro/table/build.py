@@ -161,31 +161,48 @@ def footnotes(scores: Mapping[ScoreKey, Score], warnings: Sequence[str]) -> list
 
 def _warnings(scores: Mapping[ScoreKey, Score]) -> list[str]:
     """Samples that are missing, seeds that are one model, and what differs between records that a reader compares."""
-    return [*_twins(scores), *_missing(scores), *_unlike([c.record for s in scores.values() for c in s.cells])]
+    return [
+        *_seeds_differ(scores),
+        *_twins(scores),
+        *_missing(scores),
+        *_unlike([c.record for s in scores.values() for c in s.cells]),
+    ]
 
 
 def _join(items: Iterable[object]) -> str:
     return ", ".join(sorted(map(str, items)))
 
 
-def _seeds(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    """Each trained method's number of seeds; of several numbers, each with its benchmarks."""
-    seeds = defaultdict[str, dict[int, dict[str, None]]](dict)
-    for (_, method, benchmark, _), s in scores.items():
+def _trainings(scores: Mapping[ScoreKey, Score]) -> dict[str, dict[tuple[int, ...], list[str]]]:
+    """Each trained method's training seeds, with the columns that they have; several where columns have other ones."""
+    found = defaultdict[str, dict[tuple[int, ...], list[str]]](dict)
+    for (_, method, benchmark, setting), s in scores.items():
         if not s.is_base:
-            of_method = seeds[labels.method_label(method)]
-            of_method.setdefault(len(s.by_seed), {})[labels.benchmark_label(benchmark)] = None
-    texts = [
-        f"{m} {n}" + f" ({', '.join(names)})" * (len(counts) > 1)
-        for m, counts in seeds.items()
-        for n, names in counts.items()
-    ]
+            column = f"{labels.benchmark_label(benchmark)} at {setting}"
+            found[labels.method_label(method)].setdefault(tuple(sorted(s.by_seed)), []).append(column)
+    return found
+
+
+def _seeds(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    """The number of seeds of each method whose columns have the same (`_seeds_differ` has the rest)."""
+    trainings = _trainings(scores)
+    texts = [f"{method} {len(seeds)}" for method, of in trainings.items() if len(of) == 1 for seeds in of]
     notes = [f"Training seeds: {', '.join(texts)}."] if texts else []
-    if any(2 in counts for counts in seeds.values()):
+    if any(len(seeds) == 2 for of in trainings.values() for seeds in of):
         notes.append(
             "With two seeds an interval held the truth in as few as 88 of 100 simulations (docs/statistics.md)."
         )
     return notes
+
+
+def _seeds_differ(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    return [
+        f"SEEDS DIFFER: {method}: "
+        + "; ".join(f"seed {_join(seeds)} on {', '.join(columns)}" for seeds, columns in of.items())
+        + "."
+        for method, of in _trainings(scores).items()
+        if len(of) > 1
+    ]
 
 
 def _twins(scores: Mapping[ScoreKey, Score]) -> list[str]:
