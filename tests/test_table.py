@@ -240,8 +240,7 @@ def test_of_benchmarks_with_other_seeds_there_is_no_average_nor_its_difference(t
     d = difference(t, "stapo", "base", "avg")
     assert (d.status, d.points, d.p) == ("seeds differ", None, None)
     assert (
-        section(t).footnotes[1]
-        == "SEEDS DIFFER: STAPO: seed 0, 1 on mini-add at t1.0; seed 0 on mini-add-hard at t1.0."
+        "SEEDS DIFFER: STAPO: seed 0, 1 on mini-add at t1.0; seed 0 on mini-add-hard at t1.0." in section(t).footnotes
     )
     notes = write.difference_grid(t, section(t)).notes
     assert "(0, 1: STAPO minus Base model on mini-add)" in notes[1]
