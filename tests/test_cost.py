@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stapo_repro import labels
+from stapo_repro import labels, paper
 from stapo_repro.run import cost
 from stapo_repro.run.cost import MACHINES
 from stapo_results.schema import Resumption, Run
@@ -25,7 +25,7 @@ EIGHT = MACHINES["8gpu"]
 
 
 def test_models_are_those_that_are_trained() -> None:
-    models = cost.budget()["models"]
+    models = paper.budget()["models"]
     assert {size: cost.shape_of(size).parameters for size in models} == P
     for size, model in models.items():
         text = (ROOT / "training" / "stapo_training" / "configs" / "size" / f"{size}.yaml").read_text()
@@ -45,9 +45,9 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
             for method in (*labels.METHODS, "stapo-per-response"):
                 c = compose([f"method={method}", f"size={size}", f"hardware={name}", "run.data=D", "run.out=O"])
                 rollout, actor = c.actor_rollout_ref.rollout, c.actor_rollout_ref.actor
-                assert (c.run.steps, c.trainer.save_freq) == (cost.setting("steps"), cost.setting("checkpoint_every"))
-                assert (c.data.train_batch_size, rollout.n) == (cost.setting("prompts"), cost.setting("responses"))
-                assert c.data.max_response_length == cost.setting("response_limit")
+                assert (c.run.steps, c.trainer.save_freq) == (paper.setting("steps"), paper.setting("checkpoint_every"))
+                assert (c.data.train_batch_size, rollout.n) == (paper.setting("prompts"), paper.setting("responses"))
+                assert c.data.max_response_length == paper.setting("response_limit")
                 assert c.trainer.nnodes * c.trainer.n_gpus_per_node == machine.gpus
                 assert rollout.tensor_model_parallel_size == machine.tensor_parallel(size)
                 assert c.actor_rollout_ref.model.enable_gradient_checkpointing

@@ -280,7 +280,50 @@ def test_seeds_with_equal_weights_are_told(tmp_path):
     for seed in (0, 1):
         cell(tmp_path, "stapo", ["11"], seed=seed, revisions={"model": "weights sha256:aa"})
     notes = section(table(tmp_path)).footnotes
-    assert [n for n in notes if n.startswith("ONE MODEL UNDER SEVERAL SEEDS: STAPO 0, 1 ")]
+    assert [n for n in notes if n.startswith("ONE MODEL UNDER SEVERAL NAMES: STAPO seed 0, STAPO seed 1 ")]
+
+
+def test_methods_with_equal_weights_are_told_and_a_base_with_itself_is_not(tmp_path):
+    for method, weights in (("base", "aa"), ("justrl", "aa"), ("stapo", "bb")):
+        for setting in ("t1.0", "t0.7"):
+            synthetic.cell(
+                tmp_path, method, "mini-add", setting, ["11"], revisions={"model": f"weights sha256:{weights}"}
+            )
+    notes = section(table(tmp_path)).footnotes
+    assert [n.partition(" have")[0] for n in notes if n.startswith("ONE MODEL")] == [
+        "ONE MODEL UNDER SEVERAL NAMES: Base model, JustRL seed 0"
+    ]
+
+
+def test_a_method_of_ones_own_has_seeds_whatever_its_step(tmp_path):
+    for seed, verdicts in enumerate((["11", "10"], ["00", "10"])):
+        cell(tmp_path, "mine", verdicts, seed=seed, step="base")
+    assert value(table(tmp_path), "mine", "mini-add").se_seeds == 25.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "status"),
+    [
+        ({"grader": "ours, rules 8"}, {"grader": "strict, rules 8"}, "evaluated otherwise"),
+        ({"grader": "ours, rules 7"}, {"grader": "ours, rules 8"}, "run"),
+        ({"grader": "rules 5, x"}, {"grader": "strict, rules 8"}, "run"),
+        ({"options_refused": ["seed"]}, {}, "evaluated otherwise"),
+        ({"context_limit": {"context": 64, "asked": 128, "problems": 2, "least": 9, "most": 99}}, {},
+         "evaluated otherwise"),
+        ({"revisions": {"data:own": "rows in order"}}, {"revisions": {"data:own": "in another"}}, "other problems"),
+    ],
+)  # fmt: skip
+def test_what_was_evaluated_otherwise_is_not_compared(tmp_path, one, other, status):
+    for method, changed in (("stapo", one), ("justrl", other)):
+        cell(tmp_path, method, ["11", "10"], "own", size="lm", **changed)
+    assert difference(table(tmp_path), "stapo", "justrl", "own", part="lm").status == status
+
+
+def test_judges_of_three_seeds_are_compared_although_the_first_names_none(tmp_path):
+    for seed, judge in enumerate(("", JUDGE.format("a", 1), JUDGE.format("b", 2))):
+        cell(tmp_path, "stapo", ["11"], seed=seed, scored_by="rule+judge", judge=judge)
+    with pytest.raises(RecordError, match="different judges"):
+        table(tmp_path)
 
 
 def test_stapo_is_compared_with_a_method_of_ones_own(tmp_path):
@@ -367,14 +410,14 @@ def test_small_print_of_the_second_setting_alone() -> None:
     )
 
 
-JUDGED = {"scored_by": "rule+judge", "judge": "x"}
+AS_THE_PAPER = {"scored_by": "rule+judge", "judge": "x", "max_tokens": 20480, "step": 3000, "size": SIZE}
 
 
 def test_ours_beside_the_paper(tmp_path):
     # 6 of 30 solved: 20.00, SE sqrt(.16 / 29) = 7.43 points, interval 4.8 to 35.2; the paper prints 18.44
-    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE, max_tokens=20480, **JUDGED)
+    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", **AS_THE_PAPER)
     # all 30 half solved: 50.00, 44.2 to 55.8; the paper prints 7.60
-    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", size=SIZE, max_tokens=20480, **JUDGED)
+    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", **AS_THE_PAPER)
     t = table(tmp_path)
     found = [value(t, m, "aime24", part=SIZE) for m in ("stapo", "grpo")]
     assert [(v.minus_paper, v.paper_within) for v in found] == [(1.56, "within"), (42.4, "outside")]
@@ -393,11 +436,13 @@ def test_ours_beside_the_paper(tmp_path):
         (["1100"] * 30, {"text_variants": 1}),
         (["1100"] * 30, {"scored_by": "rule", "judge": ""}),
         (["1100"] * 30, {"options_refused": ["top_k"]}),
+        (["1100"] * 30, {"step": 300}),
+        (["1100"] * 30, {"grader": "strict, rules 8"}),
         (["1100"] * 30, {"context_limit": {"context": 4096, "asked": 20480, "problems": 30, "least": 9, "most": 99}}),
     ],
 )
 def test_paper_is_not_judged_by_what_is_not_comparable(tmp_path, verdicts, changed):
-    cell(tmp_path, "stapo", verdicts, "aime24", size=SIZE, **{"max_tokens": 20480} | changed)
+    cell(tmp_path, "stapo", verdicts, "aime24", **AS_THE_PAPER | changed)
     assert value(table(tmp_path), "stapo", "aime24", part=SIZE).paper_within == "not judged"
 
 

@@ -32,6 +32,8 @@ _WARNED = {
     "counts of text variants": lambda r: str(r.text_variants),
     "PROBLEMS (texts, white space or order)": lambda r: _content(r),
     "PROMPTS": lambda r: json.dumps(r.chat) if r.chat else "the paper's",
+    "REFUSED OPTIONS": lambda r: ", ".join(sorted(r.options_refused)) or "none",
+    "CONTEXTS": lambda r: f"{r.context_limit.context} positions" if r.context_limit else "enough",
     "DECODINGS": lambda r: f"temperature {r.temperature}, top-p {r.top_p}",
 }
 

@@ -21,7 +21,6 @@ from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load, packaged
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput, message_of
-from stapo_results.methods import methods
 from stapo_results.schema import Cell, Labels, Run
 from stapo_results.sizes import is_miniature_size
 
@@ -250,7 +249,7 @@ def _labels(options: RunOptions, model: ModelFiles) -> Labels:
         parent_run=known.parent_run,
         weights_sha256=model.weights_sha256,
     )
-    if labels.step == "base" and labels.method in methods():
+    if labels.step == "base" and labels.method not in ("base", "external"):
         raise BadInput("a trained model has a step", found=f"--method {labels.method}", next_step="--step NUMBER")
     bound = _trained(known) if model.labels else {}
     bound.pop("size", None)  # of two trainings that would have one label, one can so be told apart

@@ -6,12 +6,14 @@ what is printed and nothing else. Formulas in `stapo_repro.statistics`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -145,6 +147,21 @@ def checkout() -> Path:
 def folder() -> Path:
     """The folder of the transcribed numbers."""
     return checkout() / "results" / "paper"
+
+
+@cache
+def budget() -> dict[str, Any]:
+    """results/paper/budget.json.
+
+    settings: steps, prompts and responses of a step, limits in tokens, checkpoints, each with its place; "inferred"
+    ones are decisions of this project. judge: model, parameters, most tokens of a question. models: id and commit.
+    """
+    return json.loads((folder() / "budget.json").read_bytes())
+
+
+def setting(name: str) -> int:
+    """A value of the budget's settings."""
+    return budget()["settings"][name]["value"]
 
 
 def load(path: Path | None = None) -> PaperTable:

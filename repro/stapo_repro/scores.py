@@ -23,6 +23,7 @@ import numpy as np
 from stapo_repro import labels
 from stapo_repro.read import Loaded
 from stapo_repro.text import as_written, shown
+from stapo_results.benchmarks import registry
 from stapo_results.errors import RecordError
 from stapo_results.resampling import bootstrap
 from stapo_results.schema import SETTINGS, CellRecord
@@ -39,6 +40,7 @@ from stapo_results.statistics import (
 from stapo_results.statistics import average as average_estimate
 
 METHOD = "stapo"
+UNTRAINED = (labels.BASE, "external")
 FLIPS = 100_000
 """Drawn sign flips a test: Holm's correction over a few hundred tests still tells small p-values apart."""
 
@@ -98,8 +100,8 @@ class Score:
 
     @property
     def is_base(self) -> bool:
-        """A base model: one model, whose seeds are not drawn."""
-        return all(c.record.cell.step == "base" for c in self.cells)
+        """A base model, or one without a method: one model, whose seeds are not drawn."""
+        return all(c.record.cell.step == "base" and c.record.cell.method in UNTRAINED for c in self.cells)
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -120,6 +122,12 @@ def engine_of(r: CellRecord) -> str:
     return r.engine.partition(" ")[0]
 
 
+def preset_of(r: CellRecord) -> str | None:
+    """The grader's preset, such as "ours"; None in an older record, which names the versions alone."""
+    name = (r.grader or "rules").partition(",")[0]
+    return None if name.startswith("rules") else name
+
+
 def _conditions(r: CellRecord) -> dict[str, object]:
     """What has to be the same in all records that are one number; None where a record does not say it.
 
@@ -129,8 +137,13 @@ def _conditions(r: CellRecord) -> dict[str, object]:
     return {
         "problems": {p.problem_id for p in r.problems},
         "gold answers": r.benchmark_sha256,
+        # ids of an own benchmark count its rows: in another order they are other problems
+        "copies": None if r.cell.benchmark in registry() else r.revisions.get(f"data:{r.cell.benchmark}"),
         "limits of tokens": r.max_tokens,
         "prompts": r.chat,
+        "refused options": sorted(r.options_refused),
+        "contexts": str(r.context_limit or ""),
+        "graders": preset_of(r),
         "kinds of scoring": r.scored_by,
         "judges": judge,
         "engines": engine_of(r),
@@ -149,13 +162,15 @@ def unlike(first: Score, second: Score) -> set[str]:
 
 
 def _check_alike(cells: Sequence[Loaded]) -> None:
-    one = cells[0]
-    first = _conditions(one.record)
-    for c in cells[1:]:
+    first = dict[str, tuple[Loaded, object]]()  # what -> the first record that says it
+    for c in cells:
         for what, value in _conditions(c.record).items():
-            if value == first[what] or None in (value, first[what]):
+            if value is None:
                 continue
-            found = {x.file: len(y) if isinstance(y, set) else y for x, y in ((one, first[what]), (c, value))}
+            one, expected = first.setdefault(what, (c, value))
+            if value == expected:
+                continue
+            found = {x.file: len(y) if isinstance(y, set) else y for x, y in ((one, expected), (c, value))}
             raise RecordError(
                 f"two records of {c.record.cell.method} on {c.record.cell.benchmark} have different {what}",
                 found=" and ".join(f"{file} ({y})" for file, y in found.items()),
@@ -305,7 +320,7 @@ def difference(
     if not all(s.cells for pair in pairs for s in pair):
         return Difference(*label, "not run")
     differing = {what for a, b in pairs for what in unlike(a, b)} - ({"engines"} if across_engines else set())
-    if differing & {"problems", "gold answers"}:
+    if differing & {"problems", "gold answers", "copies"}:
         return Difference(*label, "other problems")
     if "engines" in differing:
         return Difference(*label, "other engine")

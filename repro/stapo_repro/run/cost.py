@@ -6,15 +6,13 @@ of samples.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stapo_repro import labels, paper
 from stapo_repro.read import below, run_part
@@ -41,24 +39,9 @@ TRAINING_GIB = 3.0  # resident memory of all processes of a training of the mini
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
-@cache
-def budget() -> dict[str, Any]:
-    """results/paper/budget.json.
-
-    settings: steps, prompts and responses of a step, limits in tokens, checkpoints, each with its place; "inferred"
-    ones are decisions of this project. judge: model, parameters, most tokens of a question. models: id and commit.
-    """
-    return json.loads((paper.folder() / "budget.json").read_bytes())
-
-
-def setting(name: str) -> int:
-    """A value of the budget's settings."""
-    return budget()["settings"][name]["value"]
-
-
 def shape_of(size: str) -> Shape:
     """Of one of the paper's models."""
-    known = budget()["models"][size]["id"]
+    known = paper.budget()["models"][size]["id"]
     return shape_from(KNOWN[known], known)
 
 
@@ -141,11 +124,11 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
             one is complete.
     """
     shape = shape_of(size)
-    saved = math.ceil(steps / setting("checkpoint_every"))
+    saved = math.ceil(steps / paper.setting("checkpoint_every"))
     most = min(saved, (keep or KEPT) + 2) + 1  # the best, and one being written; of the timed ones the newest
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
-    sequences = setting("prompts") * setting("responses")
-    lengths = throughput.lengths_of(setting("response_limit"))
+    sequences = paper.setting("prompts") * paper.setting("responses")
+    lengths = throughput.lengths_of(paper.setting("response_limit"))
     own_pass, reference = passes(method)
     parallel = machine.tensor_parallel(size)
     step = Step(shape, sequences, lengths, reference=reference, own_pass=0.75 * own_pass, tensor_parallel=parallel)
@@ -166,10 +149,10 @@ def real_training(keep: int = 0) -> Cost:
 
 def evaluation(method: str, size: str, machine: Machine, settings: int, *, judged: bool) -> Cost:
     """The evaluation of a model at the paper's benchmarks and so many settings; a base model is fetched for it."""
-    judge, card = budget()["judge"], CARDS[machine.card]
+    judge, card = paper.budget()["judge"], CARDS[machine.card]
     benchmarks = [registry()[name] for name in labels.PAPER_BENCHMARKS]
     count = sum(b.rows * b.samples for b in benchmarks) * settings
-    shape, lengths = shape_of(size), throughput.lengths_of(setting("evaluation_limit"))
+    shape, lengths = shape_of(size), throughput.lengths_of(paper.setting("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
     if method == labels.BASE:
         disk += EXPORT * shape.parameters / GIB

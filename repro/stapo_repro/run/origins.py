@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stapo_repro import labels
-from stapo_repro.paper import checkout
+from stapo_repro import labels, paper
 from stapo_repro.read import APART
 from stapo_repro.run import cost
 from stapo_repro.run.cells import CellRequest, Model, Origin
-from stapo_repro.run.cost import GIB, MACHINES, Cost, budget, setting
+from stapo_repro.run.cost import GIB, MACHINES, Cost
 from stapo_repro.run.stages import Stage
 from stapo_results import throughput
 from stapo_results.memory import usable_memory
@@ -90,7 +89,7 @@ class Carried(Origin):
                 "hf", *judge, "--max-tokens", f"{MAX_TOKENS}", *replicas, *(MINI_LIMIT if r.quick else ())]  # fmt: skip
 
     def costs(self, r: CellRequest) -> dict[str, Cost]:
-        known = cost.recorded([checkout() / "results" / "records"], skip=APART)
+        known = cost.recorded([paper.checkout() / "results" / "records"], skip=APART)
         found = {f"train/{m.name}": cost.on_cpu(known, "train", m.method, r.steps) for m in r.trained}
         return found | {f"eval/{m.name}": cost.on_cpu(known, "eval", m.method) for m in (() if r.quick else r.models)}
 
@@ -110,10 +109,10 @@ class FromHub(Origin):
     options = (*_COMMON, "data_dir", "ray_address", "source", "judge", "keep_checkpoints", "train_env", "eval_env")
 
     def steps(self) -> int:
-        return setting("steps")
+        return paper.setting("steps")
 
     def judge(self) -> str:
-        return budget()["judge"]["model"]
+        return paper.budget()["judge"]["model"]
 
     def _benchmarks(self, r: CellRequest) -> Path:
         return r.data_dir or r.out / "benchmarks"
@@ -142,7 +141,7 @@ class FromHub(Origin):
         return {"run.data": r.out / "data"}
 
     def _base_model(self, r: CellRequest, m: Model) -> list[str]:
-        known = budget()["models"][m.size]
+        known = paper.budget()["models"][m.size]
         return ["--model", known["id"], "--revision", known["revision"], "--method", m.method, "--size", m.size,
                 "--train-seed", "0", "--step", "base"]  # fmt: skip
 

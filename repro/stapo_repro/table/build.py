@@ -18,7 +18,18 @@ from typing import Literal
 from stapo_repro import labels, paper
 from stapo_repro.paper import PaperTable
 from stapo_repro.read import Loaded, final_step, inputs_hash, weights_of
-from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, engine_of, score_all, unlike
+from stapo_repro.scores import (
+    Difference,
+    Score,
+    ScoreKey,
+    adjust,
+    average,
+    differences,
+    engine_of,
+    preset_of,
+    score_all,
+    unlike,
+)
 from stapo_repro.text import as_written, code_shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import MAX_TOKENS, SETTINGS, CellRecord
@@ -37,7 +48,7 @@ class Row:
         benchmark: or "avg".
         minus_paper: minus the paper's printed value, in points; None where there is none to compare with.
         paper_within: whether the paper's value lies in our 95 % interval; "not judged" where samples or problems are
-            missing or other ones, or prompt, limit of tokens or scoring are not the paper's.
+            missing or other ones, or training step, prompt, limit of tokens or scoring are not the paper's.
         best: the highest complete value of our rows in its column, where at least two can be compared.
         unlike: several engines sampled its column.
     """
@@ -103,6 +114,7 @@ def _against_paper(row: Row, printed: str) -> None:
         r.benchmark_rows == known[r.cell.benchmark].rows
         and not (r.variant or r.text_variants or r.chat or r.context_limit or r.options_refused)
         and (r.max_tokens, r.scored_by) == (MAX_TOKENS, "rule+judge")
+        and (preset_of(r) in (None, "ours") and r.cell.step in ("base", paper.setting("steps")))
         for r in records
     )
     row.minus_paper, row.paper_within = n.mean - theirs, "not judged"
@@ -206,12 +218,15 @@ def _seeds_differ(scores: Mapping[ScoreKey, Score]) -> list[str]:
 
 
 def _twins(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    several: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for r in (c.record for s in scores.values() for c in s.cells if not s.is_base):
-        several[labels.method_label(r.cell.method), weights_of(r)].add(r.cell.train_seed)
+    """Models that should be several and have equal weights: seeds of a method, methods, or a method and its base."""
+    several = defaultdict[str, set[str]](set)
+    for s in scores.values():
+        for r in (c.record for c in s.cells):
+            seed = "" if s.is_base else f" seed {r.cell.train_seed}"
+            several[weights_of(r)].add(f"{labels.method_label(r.cell.method)}{seed}")
     return [
-        f"ONE MODEL UNDER SEVERAL SEEDS: {method} {_join(twins)} have equal weights and are no independent trainings."
-        for (method, weights), twins in several.items()
+        f"ONE MODEL UNDER SEVERAL NAMES: {_join(twins)} have equal weights and are no independent trainings."
+        for weights, twins in several.items()
         if weights and len(twins) > 1
     ]
 

@@ -30,7 +30,8 @@ _NAMED = ("cut ", "by ", "p ", "Holm ")
 """How a line of small print begins that says what it is."""
 _BESIDE = (
     "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
-    "interval. Not judged: samples or problems are missing, or these, prompt, token limit or scoring are other ones."
+    "interval. Not judged: samples or problems are missing, or these, the training step, prompt, token limit "
+    "or scoring are other ones."
 )
 _LEGEND = (
     "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
