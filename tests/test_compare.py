@@ -94,6 +94,14 @@ def test_other_texts_are_refused_or_warned_of(tmp_path: Path) -> None:
     assert _compare(*both("aime24"))["t1.0"]["warnings"] == [said]
 
 
+def test_refused_options_and_a_short_context_are_warned_of(tmp_path: Path) -> None:
+    one = {("sums", "t1.0"): FIRST["sums", "t1.0"]}
+    cut = {"context": 400, "asked": 512, "problems": 2, "least": 9, "most": 99}
+    other = _write(tmp_path, "b", one, options_refused=["top_k"], context_limit=cut)
+    warnings = _compare(_write(tmp_path, "a", one), other)["t1.0"]["warnings"]
+    assert {w.partition(" DIFFER")[0] for w in warnings if "DIFFER" in w} >= {"REFUSED OPTIONS", "CONTEXTS"}
+
+
 def test_other_problems_and_benchmarks_are_refused(tmp_path: Path) -> None:
     a = _write(tmp_path, "a", {("sums", "t1.0"): ["10", "11", "00"]}, rows=4)
     b = _write(tmp_path, "b", {("sums", "t1.0"): ["10", "11"], ("products", "t1.0"): ["10"]}, rows=4)

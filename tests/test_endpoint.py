@@ -82,8 +82,9 @@ def test_an_endpoint_gives_what_its_model_gives_and_is_sent_all_that_decides_it(
         assert g.prompt_tokens == len(f.request.prompt)
     assert server.asked[0]["seed"].bit_length() == 63  # the question before the run has a seed of full length
     assert {b["seed"] for b in server.asked[1:]} == {77 + i for i in range(12)}
+    off = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     for body in server.asked:
-        assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (-1, 0.0, 1.0)
+        assert {name: body[name] for name in off} == off
     assert (engine.context, engine.refused) == (512, [])
 
 
@@ -94,6 +95,37 @@ def test_a_system_message_and_arguments_of_the_template_are_sent(server: Server)
     _all(engine, _requests(engine, 1))
     assert server.asked[-1]["messages"] == [{"role": "system", "content": "Be short."}, {"role": "user", "content": ""}]
     assert server.asked[-1]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("message", "usage", "reason", "said"),
+    [
+        ({"content": "a"}, 5, "length", "limit of its own"),
+        ({"content": "a", "reasoning_content": "so"}, 12, "length", "keeps reasoning apart"),
+        ({"content": "a", "reasoning": "so"}, 3, "stop", "keeps reasoning apart"),
+        ({"content": "a"}, 3, "stop", ""),
+    ],
+)
+def test_what_an_endpoint_does_to_responses_is_said_once(
+    server: Server, message: dict, usage: int, reason: str, said: str
+) -> None:
+    engine = _engine(server)
+    choice = {"message": message, "finish_reason": reason}
+    server.fault = lambda number, body: json.dumps(
+        {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": usage}}
+    )
+    _all(engine, _requests(engine, 3))
+    alarms = [note for note in engine.notes if note.startswith("ALARM")]
+    assert len(alarms) == bool(said)
+    assert all(said in note for note in alarms)
+
+
+def test_an_answer_without_a_token_is_no_wrong_answer(server: Server) -> None:
+    engine = _engine(server)
+    empty = {"choices": [{"message": {"content": None}, "finish_reason": "stop"}],
+             "usage": {"prompt_tokens": 1, "completion_tokens": 0}}  # fmt: skip
+    server.fault = lambda number, body: json.dumps(empty) if body["max_tokens"] > 1 else None
+    assert {f.finish_reason for f in _all(engine, _requests(engine, 2)).values()} == {"error"}
 
 
 def test_several_addresses_share_the_work_and_done_is_left_out(server: Server, model: HfEngine) -> None:

@@ -154,6 +154,14 @@ def test_other_parameters_in_the_same_folder_are_refused(world: Path, finished: 
                      step="40"))  # fmt: skip
 
 
+def test_a_model_whose_configuration_changed_is_another(world: Path, finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(world / "model", tmp_path / "model"))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 5e5}))
+    with pytest.raises(BadInput, match="revision configuration"):
+        run(_options(world, finished, model=str(folder)))
+
+
 def test_one_setting_alone_gives_the_samples_that_it_has_among_others(
     world: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -200,6 +208,13 @@ def test_responses_that_the_models_context_cuts_are_named(world: Path, tmp_path:
     assert summary["notes"] == [sampling.context_note(limit)]
     (out / "summary.json").unlink()
     assert run(o) == summary  # also when no model was loaded
+    lines = (out / "samples.jsonl").read_text().splitlines(keepends=True)
+    (out / "samples.jsonl").write_text(lines[0])
+    record = store.read_json(out / "run.json", Run)
+    earlier = record.model_copy(update={"context_limit": limit.model_copy(update={"context": 400})})
+    store.write_json(out / "run.json", earlier)
+    with pytest.raises(BadInput, match="responses on record were shorter"):
+        run(o)
 
 
 def test_samples_that_failed_are_made_again_when_asked(
@@ -310,9 +325,11 @@ def test_a_run_that_began_with_options_of_a_judge_resumes_with_them(world: Path,
     options = _options(world, tmp_path / "out", judge="none", judge_scope="all", dtype="float32")
     with pytest.raises(BadInput, match="without a judge"):
         make_plan(options)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "run.json").touch()
-    assert make_plan(options).judge is None
+    new = make_plan(replace(options, judge_scope="rule-negatives")).run
+    older = {k: v for k, v in new.revisions.items() if k != "configuration"}  # as a record had none
+    store.write_json(tmp_path / "out" / "run.json", new.model_copy(update={"revisions": older}))
+    plan = make_plan(options)
+    assert (plan.judge, plan.run.revisions) == (None, older)
 
 
 @pytest.mark.parametrize("whose", ["model", "judge"])
@@ -552,6 +569,13 @@ def test_the_models_own_setting_is_named_by_its_numbers(world: Path, tmp_path: P
     (folder / "generation_config.json").write_text(json.dumps(said))
     plan = make_plan(_options(world, tmp_path / "out", model=str(folder), settings="card", judge="none"))
     assert {c.cell.setting for c in plan.cells} == {name}
+
+
+@pytest.mark.parametrize("other", ["repetition_penalty", "presence_penalty", "no_repeat_ngram_size", "typical_p"])
+def test_a_recommendation_that_no_setting_has_is_refused(tmp_path: Path, other: str) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6, other: 1.5}))
+    with pytest.raises(BadInput, match=other):
+        card_setting(tmp_path)
 
 
 @pytest.mark.parametrize(("told", "wrong"), [

@@ -98,6 +98,30 @@ def test_a_gap_is_drawn_where_steps_are_missing(tmp_path):
     np.testing.assert_array_equal(drawn.get_ydata(), [0.1, 0.2, math.nan, 0.5])
 
 
+def test_what_is_logged_now_and_then_is_drawn(tmp_path):
+    shares(tmp_path, 0, dict.fromkeys(range(1, 80, 2), 0.1), "token_entropy_mean")
+    drawn = marks(sketched(tmp_path, "training-curves")["miniature_training_curves"])["token_entropy_mean-stapo"]
+    assert np.isfinite(drawn.get_ydata()).all()
+
+
+def test_seeds_without_a_common_step_are_not_called_unlogged(tmp_path):
+    for seed in (0, 1):
+        shares(tmp_path, seed, {1 + seed: 0.1, 3 + seed: 0.1}, "token_entropy_mean")
+    missing = sketched(tmp_path, "training-curves")["miniature_training_curves"].missing
+    assert "Policy entropy (no step that all seeds have)" in missing
+    assert "Mean reward (not logged)" in missing
+
+
+def test_a_name_is_no_formula_and_no_markup(tmp_path):
+    sketch = style.Sketch("a", "b|c", style.sheet(2), "<img src=x> [y](z)")
+    sketch.figure.subplots().plot([1, 2], [1, 2], label=r"x$\frac{1$")
+    with style.style():
+        style.legend(sketch.figure, sketch.figure.axes[0].get_lines())
+        saved = style.save(sketch)
+    assert saved.files["svg"]
+    assert saved.block() == r"![b\|c](results/figures/a.svg)" + "\n\n" + r"<sub>&lt;img src=x> \[y\](z)</sub>"
+
+
 def test_share_after_warm_up(tmp_path):
     shares(tmp_path, 0, {10: 0.5, 11: 0.0, 12: 0.00004, 13: 0.00014})  # step 10 is the last of the warm-up
     assert curves.share_after(load_training_runs([tmp_path])) == pytest.approx((0.006, 200 / 3, 100 / 3))

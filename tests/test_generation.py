@@ -207,6 +207,15 @@ def test_a_model_whose_attention_caps_its_scores_is_refused() -> None:
     assert capped.config._attn_implementation == before
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_model_whose_positions_depend_on_the_longest_row_is_refused(model: Any, kind: str, monkeypatch) -> None:
+    (layer,) = (m for m in model.modules() if hasattr(m, "rope_type"))
+    for found in (kind, {"full_attention": kind}):
+        monkeypatch.setattr(layer, "rope_type", found)
+        with pytest.raises(BadInput, match=kind):
+            Sampler(model, 4, [])
+
+
 def test_a_row_whose_logits_are_not_finite_ends_alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its keys and values, too, are not: they stand where another row or the next prompt goes on."""
     prompts = sorted(_prompts(6), key=len, reverse=True)

@@ -115,6 +115,23 @@ def test_a_pool_that_cannot_start_says_how_to_see_why(monkeypatch: pytest.Monkey
     assert "stapo_eval.grading.preloaded" in e.value.next_step
 
 
+def test_a_folder_of_temporary_files_that_no_socket_can_have_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", f"{tmp_path}/{'long' * 20}")
+    with pytest.raises(BadInput, match="socket"):
+        Pool()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is the kernel's RLIMIT_AS")
+def test_a_limit_of_the_users_own_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, int]]()
+    monkeypatch.setattr(grading_pool.resource, "getrlimit", lambda which: (1 << 30, 1 << 30))
+    monkeypatch.setattr(grading_pool.resource, "setrlimit", lambda which, limits: asked.append(limits))
+    assert grading_pool._verdict("1", "1", O, 30.0, 2 << 30)[0] == "match"
+    assert asked == [(1 << 30, 1 << 30)] * 2
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is the kernel's RLIMIT_AS")
 def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grading_pool, "decide", lambda gold, answer, options: (bytearray(200 << 20) == b"", answer))

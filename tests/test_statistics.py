@@ -36,6 +36,13 @@ NAN = math.nan
 binary = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=3, max_size=3), min_size=2, max_size=12)
 
 
+def test_p_is_not_below_what_an_interval_with_bounds_holds() -> None:
+    flat, other = np.zeros((30, 3)), np.array([[0.1, 0.12, 0.11]] * 30) + np.linspace(-0.02, 0.02, 30)[:, None]
+    alone, both = crossed([other]), crossed([flat, other])
+    assert alone.p < 0.01
+    assert (both.low < 0 < both.high, both.p) == (True, pytest.approx(0.05))
+
+
 def test_clustered_by_hand():
     # problem means .4 .5 .6 .5; squares sum to .02; .02 / (4 * 3) = .00166667; root .04082483; t(.975, 3) = 3.1824463
     scores = [[1, 1, 0, 0, 0], [1, 1, 0, 0, NAN], [1, 1, 1, 0, 0], [1, 0, NAN, NAN, NAN]]

@@ -270,6 +270,32 @@ def test_a_step_without_either_file_is_named(written: Path) -> None:
     assert caught.value.found == "no counts of step 3"
 
 
+def test_a_step_that_stands_in_two_files_is_not_counted_twice(written: Path) -> None:
+    for file in (written / "token_log").rglob("00000002.parquet"):
+        file.with_name("00000003.parquet").write_bytes(file.read_bytes())
+    with pytest.raises(RecordError, match="two files") as caught:
+        token_log.read(written)
+    assert caught.value.found == "step 2"
+
+
+def test_no_flipped_bit_is_read_as_a_number(written: Path) -> None:
+    file = written / "token_log/00000002.parquet"
+    data = file.read_bytes()
+    whole = token_log.read(written)
+    assert whole is not None
+    pages = pq.ParquetFile(file).metadata.row_group(0)
+    ends = [(c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size
+            for c in map(pages.column, range(pages.num_columns))]  # fmt: skip
+    for at in range(4, max(ends), 7):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        try:
+            found = token_log.read(written)
+        except RecordError:
+            continue
+        assert found is not None
+        assert found.tokens.equals(whole.tokens), at
+
+
 def _truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
 

@@ -98,15 +98,17 @@ def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: py
     assert not (run / "tokens").exists()
 
 
-def test_a_finished_trainings_log_has_its_last_step(tmp_path: Path):
-    run = logs.write(tmp_path, [SILENCED])
-    logs.metrics(run, {1: 1.0, 2: 1.0})
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_finished_trainings_log_has_its_first_and_last_step(tmp_path: Path, lost: int):
+    run = logs.write(tmp_path, [logs.row(step=step) for step in (1, 2, 3) if step != lost])
+    logs.metrics(run, {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0})
     record = new_run("train", {}, seeds={}, deterministic=True)
     write_json(run / "run.json", record)
     load(run)
     write_json(run / "run.json", record.model_copy(update={"status": "done"}))
-    with pytest.raises(RecordError, match="lacks the last steps"):
+    with pytest.raises(RecordError, match="lacks steps") as caught:
         load(run)
+    assert caught.value.found == f"none of step {lost}"
 
 
 def test_rows_that_lack_a_silenced_token_are_an_error_unless_left_out(tmp_path: Path):

@@ -13,8 +13,12 @@ from stapo_results.answers import INSTRUCTION
 from stapo_results.errors import BadInput
 from stapo_results.schema import MAX_TOKENS, SETTINGS
 
-NEUTRAL: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+NEUTRAL: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+                             "frequency_penalty": 0.0}  # fmt: skip
 """What a setting leaves switched off. An endpoint is told so, or a model's own defaults would count there."""
+_OTHERS = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "no_repeat_ngram_size": 0,
+           "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0}  # fmt: skip
+"""What no setting has, and the value that switches it off."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def card_setting(folder: Path) -> str:
     path, cure = folder / "generation_config.json", "name the setting by its numbers, as t0.6-p0.95-k20"
     try:
         card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        known = {k: float(card[k]) for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        known = {k: float(card[k]) for k in ("temperature", "top_p", "top_k", "min_p", *_OTHERS)
                  if card.get(k) is not None}  # fmt: skip
     except (ValueError, TypeError, AttributeError) as e:
         raise BadInput(f"--settings card: {path.name} cannot be read", found=e, next_step=cure) from None
@@ -65,9 +69,10 @@ def card_setting(folder: Path) -> str:
         raise BadInput("--settings card: the model recommends no temperature", found=path, next_step=cure)
     numbers = (known.get("temperature", 1), known.get("top_p", 1), known.get("top_k", 0), known.get("min_p", 0))
     name = "t0" if greedy else _name(*numbers)
-    if known.get("repetition_penalty", 1) != 1:
-        penalty, without = known["repetition_penalty"], f"--settings {name} is the recommendation without it"
-        raise BadInput("--settings card: a repetition penalty is not supported", found=penalty, next_step=without)
+    for other, off in _OTHERS.items():
+        if known.get(other, off) != off:
+            without = f"--settings {name} is the recommendation without it"
+            raise BadInput(f"--settings card: {other} is not supported", found=known[other], next_step=without)
     return name
 
 

@@ -13,6 +13,7 @@ from stapo_results.store import read_json, sha256_files
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
                     "tokenizer.model", "special_tokens_map.json")  # fmt: skip
+_CONFIGURATION = ("config.json", "generation_config.json")
 _LARGE = 4 << 30  # bytes that take more than seconds to read
 _GIVE = "give a folder with config.json and *.safetensors, or a hub id on a machine with network access"
 
@@ -35,6 +36,7 @@ class ModelFiles:
     weights_sha256: str
     tokenizer_sha256: str
     labels: Labels | None
+    configuration_sha256: str = ""
 
     @property
     def revision(self) -> str:
@@ -127,12 +129,15 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
             expected=labels.weights_sha256,
             next_step="export the model again, or delete stapo.json and give --method --size --train-seed --step",
         )
-    tokenizer = [folder / n for n in _TOKENIZER_FILES if (folder / n).exists()]
+    tokenizer, configuration = (
+        [folder / n for n in names if (folder / n).exists()] for names in (_TOKENIZER_FILES, _CONFIGURATION)
+    )
     name = folder.resolve().name if local else given
     if labels:
         name = "/".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step)))
     tokenizer_sha256 = sha256_files(tokenizer) if tokenizer else ""
-    return ModelFiles(given, folder, name, "" if local else folder.name, digest, tokenizer_sha256, labels)
+    commit = "" if local else folder.name
+    return ModelFiles(given, folder, name, commit, digest, tokenizer_sha256, labels, sha256_files(configuration))
 
 
 def endpoint_model(name: str) -> ModelFiles:

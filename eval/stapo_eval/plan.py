@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from stapo_eval.decoding import Chat, Decoding, card_setting, encode_chat, parse_settings
 from stapo_eval.engines.base import Key, load_tokenizer
 from stapo_eval.engines.options import at_least, check_options, copies_of
+from stapo_eval.grading.pool import check_temporary_folder
 from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, JudgePrompt, find_prompt
@@ -29,6 +30,7 @@ _LEAST = {"n": 0, "limit": 0, "batch_rows": 0, "threads": 0, "max_tokens": 1}
 _LATER = ("system", "template")  # what samples depend on, and earlier records do not have
 MADE = ("samples.jsonl",)
 """What an evaluation makes first; a folder without it is nobody's yet."""
+_OF_MODEL = ("model", "tokenizer", "configuration")
 _SOURCE = "source:"  # where a benchmark came from: for the reader, its content is what counts
 
 
@@ -119,6 +121,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     for name, given, engine in named:
         if engine != "openai" or Path(given).is_dir():
             checks.attempt(name, check_given, given)
+    checks.attempt("TMPDIR", check_temporary_folder)
     checks.refuse()
     assert settings is not None
     # what may take a download, or a hash of all weights, comes when the rest is right
@@ -133,6 +136,8 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     labels = _labels(options, model)
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
     out = Path(options.out or default)
+    if runs.lacks(out, "configuration"):  # an older run goes on
+        revisions.pop("configuration", None)
     revisions |= {"judge": f"{judge.name} {judge.revision}", "judge prompt": str(prompt)} if judge else {}
     revisions |= {f"data:{b.name}": b.content for b in benchmarks}
     revisions |= {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
@@ -206,11 +211,12 @@ def _model(options: RunOptions, known: Run | None) -> tuple[ModelFiles, dict[str
     """The evaluated model, and what the run's record says of it."""
     if known:
         model = ModelFiles(options.model, Path(options.model), options.size, "", "", "", None)
-        return model, {k: known.revisions[k] for k in ("model", "tokenizer")}
+        return model, {k: v for k, v in known.revisions.items() if k in _OF_MODEL}
     # an endpoint's model needs no files here; a folder still gives its labels and hash
     named = options.engine == "openai" and not Path(options.model).is_dir()
     model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
-    return model, {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
+    hashes = (model.revision, f"sha256:{model.tokenizer_sha256}", f"sha256:{model.configuration_sha256}")
+    return model, dict(zip(_OF_MODEL, hashes, strict=True))
 
 
 def _check_chat(chat: Chat, model: ModelFiles) -> None:

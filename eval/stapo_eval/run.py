@@ -232,6 +232,10 @@ def _generate(
     if prompts and (shortest := min(prompts.values())) >= engine.context:
         raise BadInput("no prompt fits into the model's positions", found=engine.context,
                        expected=f"more than {shortest}", next_step="leave out --max-model-len")  # fmt: skip
+    if samples and (before := folder.record.context_limit) and before.context != engine.context:
+        raise BadInput("responses on record were shorter: the model had other positions", found=engine.context,
+                       expected=before.context,
+                       next_step=f"--max-model-len {before.context}, or another --out")  # fmt: skip
     limit = context_limit(plan, prompts or counted, engine.context)
     for note in (*refused_notes(engine.refused), *([context_note(limit)] if limit else [])):
         print(f"note: {note}", file=sys.stderr, flush=True)

@@ -337,9 +337,9 @@ def load(
 
 def check_name(name: str, where: str) -> str:
     """The name. Raises BadInput for one that would not do as part of a cell id and a file name."""
-    if not re.fullmatch(_NAME, name):
+    if not re.fullmatch(_NAME, name) or name == "avg":  # a table's average
         raise BadInput(
-            f"{where}: a benchmark's name is lower case letters, digits and hyphens",
+            f"{where}: a benchmark's name is lower case letters, digits and hyphens, and not avg",
             found=name,
             next_step="choose another name",
         )

@@ -353,6 +353,12 @@ class Sampler:
     def __init__(self, model: Any, rows: int, stop_token_ids: Collection[int], *, packed_alone: bool = False):
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+        for layer in model.modules():
+            kinds = getattr(layer, "rope_type", None) or ()
+            if found := {"longrope", "dynamic"} & {*(kinds.values() if isinstance(kinds, dict) else [kinds])}:
+                # transformers takes the factors by the longest row: a response would depend on those beside it
+                raise BadInput(f"{type(model).__name__} has rotary embeddings of the kind {found.pop()}",
+                               next_step="another engine, such as vllm")  # fmt: skip
         self._before = model.config._attn_implementation
         if self._before == ATTENTION:
             raise BadInput("another sampler has this model", next_step="close it first")

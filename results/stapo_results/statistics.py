@@ -170,10 +170,11 @@ class Number:
     @property
     def p(self) -> float:
         """Two-sided p of "the mean is 0" by the t test whose interval this is; without a spread 1, or that of the sign
-        flips, or 0."""
+        flips, or 0. Where the bounds of equal benchmarks widen the interval to hold 0, it is no less than 0.05."""
         if self.se <= _EQUAL * abs(self.mean):
             return 1.0 if self.mean == 0 else 0.0 if math.isnan(self.sign_flip) else self.sign_flip
-        return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
+        p = float(2 * stdtr(self.df, -abs(self.mean) / self.se))
+        return max(p, 1 - LEVEL) if self.low <= 0 <= self.high else p
 
     def within(self, least: float, most: float) -> Number:
         """With an interval that ends where the quantity does."""

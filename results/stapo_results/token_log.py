@@ -171,6 +171,7 @@ def _parquet(table: pa.Table) -> bytes:
         compression_level=9,
         use_dictionary=[leaf for leaf in leaves.values() if leaf not in measured],  # pyright: ignore[reportArgumentType]
         column_encoding=dict.fromkeys(measured, "BYTE_STREAM_SPLIT"),
+        write_page_checksum=True,
     )
     return buffer.getvalue()
 
@@ -188,7 +189,7 @@ def read(run: Path) -> TokenLog | None:
 
     Raises:
         RecordError: naming the file: it is damaged, of another schema, was written with other settings than the first,
-            or a step's files are missing, one or both.
+            or a step's files are missing, one or both; or a step stands in two files.
     """
     rows, counts = shards(run / FOLDER)
     if not rows:
@@ -282,6 +283,10 @@ def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, 
                 expected=settings[0].model_dump_json(),
                 next_step="read the logs of different runs apart",
             )
+    steps = np.concatenate([np.unique(table["step"].to_numpy()) for table, _ in read])
+    if len(twice := [step for step, n in zip(*np.unique(steps, return_counts=True), strict=True) if n > 1]):
+        raise RecordError(f"{files[0].parent}: a step stands in two files", found=f"step {twice[0]}",
+                          next_step="take away the file that is a copy")  # fmt: skip
     summed = {name: sum(getattr(header, name) for _, header in read) for name in counted}
     return pa.concat_tables([table for table, _ in read]), settings[0].model_copy(update=summed)
 
@@ -292,8 +297,9 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, LogHea
 
     try:
         # without pyarrow's threads: beside torch they abort every second process at its end (pyarrow 26, torch 2.13)
-        table = pq.ParquetFile(io.BytesIO(file.read_bytes()), pre_buffer=False).read(use_threads=False)
-    except (pa.ArrowInvalid, OSError) as e:
+        data = io.BytesIO(file.read_bytes())
+        table = pq.ParquetFile(data, pre_buffer=False, page_checksum_verification=True).read(use_threads=False)
+    except (pa.ArrowException, OSError) as e:
         raise RecordError(
             f"{file}: not a file of the token log",
             found=message_of(e),

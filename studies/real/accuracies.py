@@ -55,8 +55,9 @@ def paired(first: str, second: str, where: str, cells: Sequence[Loaded]) -> Numb
     if len(both) > 1:
         raise BadInput(f"{first} against {second} on {where} was evaluated twice", found="; ".join(map(str, both)),
                        next_step="name the one that judges the claims")  # fmt: skip
+    benchmark, setting = where.split()
     for of in both.values():
-        d = difference([score(of[first])], [score(of[second])], (first, second, *where.split())).number
+        d = difference([score(of[first])], [score(of[second])], (first, second, benchmark, setting)).number
         return d if d.has_interval else Number()
     return Number()
 

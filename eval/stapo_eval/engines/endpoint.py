@@ -175,7 +175,9 @@ class EndpointEngine(Engine):
                 extra_body={a.limit: max_tokens, **({"chat_template_kwargs": t} if (t := self.chat.template) else {})}
                 | {k: v for k, v in options.items() if k in self.sends},
             )
-            return _parsed(request, answer)
+            end = _parsed(request, answer)
+            self._told(a, answer, end, max_tokens)
+            return end
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as e:
             raise BadInput(
                 f"{a.url} refuses the key or the model {self.model}",
@@ -185,6 +187,17 @@ class EndpointEngine(Engine):
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as e:
             # any JSON comes
             raise _UnreadableAnswer(f"the answer cannot be read: {type(e).__name__}: {e}") from None
+
+    def _told(self, a: _Address, answer: Any, end: Finished, max_tokens: int) -> None:
+        """Note, once an address, what it does to responses that their text does not show."""
+        message, found = answer.choices[0].message, list[str]()
+        if end.finish_reason == "length" and end.response_tokens < max_tokens:
+            found.append("ends responses at a limit of its own, below --max-tokens")
+        if getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None):
+            found.append("keeps reasoning apart, which is neither graded nor on record: serve it without its parser")
+        for what in found:
+            if (note := f"ALARM: {a.url} {what}") not in self.notes:
+                self._note(note)
 
     async def _ask(self, a: _Address, request: Request) -> Finished:
         """One answer within `timeout`, which may have what the context leaves; the server alone can count the prompt.
@@ -327,6 +340,8 @@ def _parsed(request: Request, answer: Any) -> Finished:
     if choice.finish_reason not in ("stop", "length"):
         error = f"the endpoint ended the response with {str(choice.finish_reason)[:40]!r}"
         return Finished(request, "", "error", prompt_tokens, 0, None, error)
+    if not tokens:  # an immediate end is one, too
+        raise ValueError("no token")
     logprobs = choice.logprobs and [float(x.logprob) for x in choice.logprobs.content or ()]
     total = math.fsum(logprobs) if logprobs else math.nan  # in nats
     logprob_sum = round(total, 6) if math.isfinite(total) else None

@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -146,7 +147,7 @@ def _verdict(
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, most))
+        resource.setrlimit(resource.RLIMIT_AS, (memory if most == resource.RLIM_INFINITY else min(memory, most), most))
         same, extracted = decide(gold, answer, options)
         reason = "no_answer" if same is None else "match" if same else "mismatch"
     except MemoryError:
@@ -157,6 +158,14 @@ def _verdict(
         signal.setitimer(signal.ITIMER_PROF, 0)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     return reason, time.perf_counter() - began, extracted
+
+
+def check_temporary_folder() -> None:
+    """Raises BadInput where the socket of the grading processes would have a longer path than the system takes."""
+    folder, most = tempfile.gettempdir(), 107 - len("/pymp-01234567/listener-01234567")
+    if len(os.fsencode(folder)) > most:
+        raise BadInput("the folder of temporary files has too long a path for a socket", found=folder,
+                       expected=f"at most {most} bytes", next_step="TMPDIR=/tmp and the same command")  # fmt: skip
 
 
 class _Grader:
@@ -199,6 +208,7 @@ class Pool:
     """Processes that stay warm between calls of `grade`; nothing is started before it is needed."""
 
     def __init__(self, limits: Limits | None = None):
+        check_temporary_folder()
         self.limits = limits or Limits()
         self.graders: list[_Grader] = []
         self.failures = 0  # processes in a row that ended before they were ready

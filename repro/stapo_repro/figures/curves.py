@@ -127,11 +127,16 @@ def line(axes: Axes, method: str, c: Curve, metric: str, name: str = "") -> Line
     if noisy:
         axes.plot(c.steps, mean, ".", color=how.colour, markersize=2.5, alpha=0.5, gid=f"points-{method}")
         mean = smoothed(mean)
-    # validation has its own pace
-    gaps = [] if metric.startswith(_VALIDATED) else np.flatnonzero(np.diff(c.steps) >= 1.5 * c.window) + 1
+    pace = np.diff(c.steps)  # validation, and what is logged now and then, has its own
+    gaps = np.flatnonzero(pace >= 1.5 * max(c.window, *np.quantile(pace, [0.5]))) + 1 if len(pace) else []
+    gaps = [] if metric.startswith(_VALIDATED) else gaps
     steps, mean, low, high = (np.insert(v, gaps, math.nan) for v in (c.steps, mean, c.low, c.high))
-    if metric == THRESHOLD.metric:  # a step without a rare token has none: points may be alone
-        axes.plot(steps, mean, ".", color=how.colour, markersize=3)
+    padded = np.concatenate([[math.nan], mean, [math.nan]])
+    alone = ~np.isnan(mean) & np.isnan(padded[:-2]) & np.isnan(padded[2:]) & (len(steps) > 12)
+    if metric == THRESHOLD.metric or alone.any():  # a line does not show a point between two gaps
+        axes.plot(
+            steps, np.where(alone | (metric == THRESHOLD.metric), mean, math.nan), ".", color=how.colour, markersize=3
+        )
     gid = name or f"{metric}-{method}"
     (drawn,) = axes.plot(steps, mean, color=how.colour, linestyle=how.line, gid=gid)
     if len(steps) > 100:  # noise in broad lines is a smear
@@ -141,6 +146,11 @@ def line(axes: Axes, method: str, c: Curve, metric: str, name: str = "") -> Line
     if c.seeds > 1 and not noisy:
         axes.fill_between(steps, low, high, color=how.colour, alpha=0.15, linewidth=0)
     return drawn
+
+
+def _absent(runs: Sequence[TrainingRun], shown: Panel) -> str:
+    """Why there is no curve."""
+    return "no step that all seeds have" if any(r.series(shown.metric) for r in runs) else "not logged"
 
 
 def panel(axes: Axes, runs: Runs, shown: Panel) -> list[Curve]:
@@ -163,7 +173,7 @@ def panel(axes: Axes, runs: Runs, shown: Panel) -> list[Curve]:
         line(axes, method, c, shown.metric)
     highest = max((float(c.high.max()) for c in drawn.values()), default=0.0)
     if not drawn:
-        nothing(axes, "not logged" if every else "not run")
+        nothing(axes, _absent(every, shown) if every else "not run")
     elif shown == ENTROPY:
         axes.set_ylim(0.0, 1.08 * highest)
     elif shown in _SHARES:
@@ -215,15 +225,15 @@ def training(
         widest = max([widest, *(c.window for c in drawn)])
         fewer |= {shown.title for m, c in curves_of(runs, shown).items() if c.seeds < len(runs[m])}
         smooth = smooth or any(_is_noisy(c, shown.metric) for c in drawn)
-        empty += [] if drawn else [shown.title]
+        empty += [] if drawn else [f"{shown.title} ({_absent(g.runs, shown)})"]
     if profile:
         levels = _profiles(every[-1], whole)
-        empty += [] if levels else ["token entropy by quantile"]
+        empty += [] if levels else ["token entropy by quantile (not logged)"]
         more += "Late in training: mean over the last quarter of the steps. "
         if levels and 80 not in levels and kind == "training_curves":  # the paper's figure 5d
             missing.append("the 80th percentile, which the trainer did not log")
     if g.runs:
-        missing += [f"{name} (not logged)" for name in empty]
+        missing += empty
     counts = sorted({len(of_method) for of_method in runs.values() if of_method}) or [0]
     legend(figure, [_entry(m, of_method, len(counts) > 1) for m, of_method in runs.items()])
     if counts[-1] > 1:

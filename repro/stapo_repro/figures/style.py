@@ -17,8 +17,11 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter
 
 from stapo_repro import labels
+from stapo_repro.text import escape, visible
 from stapo_results.methods import methods
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import Number
@@ -92,7 +95,8 @@ class Sketch:
 
     def block(self, folder: str = "results/figures") -> str:
         """The picture with its caption for a page that sees the figures at `folder`."""
-        return f"![{self.shows}]({folder}/{self.name}.{_kind(self)})\n\n<sub>{self.caption}</sub>"
+        shows, caption = (escape(visible(text)) for text in (self.shows, self.caption))
+        return f"![{shows}]({folder}/{self.name}.{_kind(self)})\n\n<sub>{caption}</sub>"
 
 
 def _kind(sketch: Sketch) -> str:
@@ -122,7 +126,8 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
     """
     lines = textwrap.wrap(sketch.finding.replace(" %", "\u00a0%"), _LETTERS)
     lines += textwrap.wrap(sketch.title, _LETTERS)
-    sketch.figure.suptitle("\n".join(lines), x=0.02, ha="left", parse_math=False)
+    sketch.figure.suptitle("\n".join(lines), x=0.02, ha="left")
+    _literal(sketch.figure)
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
     sketch.figure.set_layout_engine(None)
     for axes in sketch.figure.axes:  # its last digits depend on what was drawn before; an SVG's ids hash them
@@ -136,6 +141,16 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
         files[kind] = out.getvalue()
     lacks = f" Missing: {', '.join(sketch.missing)}." if sketch.missing else ""
     return replace(sketch, caption=sketch.caption + lacks, files=files)
+
+
+def _literal(figure: Figure) -> None:
+    """No text is a formula, since a name may have a dollar in it; the numbers of an axis stay what they are."""
+    numbers = [a for axes in figure.axes for a in (axes.xaxis, axes.yaxis)
+               if not isinstance(a.get_major_formatter(), FixedFormatter)]  # fmt: skip
+    kept = {id(text) for axis in numbers for text in (axis.offsetText, *axis.get_ticklabels(which="both"))}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in kept:
+            text.set_parse_math(False)
 
 
 def nothing(axes: Axes, text: str = "not run") -> None:

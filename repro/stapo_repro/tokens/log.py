@@ -201,10 +201,10 @@ def load(folder: Path) -> LoggedRun:
     part = run_part(record) if record else {}
     live = record is not None and record.status != "done" and record.cut is None
     metrics = {m.step: m for m in read_steps(metrics_file, live)} if metrics_file.is_file() else {}
-    last = int(max(log.histogram["step"].to_numpy(), default=0))
     done = record is not None and record.status == "done" and not record.synthetic
-    if done and last < max(metrics, default=0):
-        raise RecordError(f"{folder}: the token log lacks the last steps", found=f"step {last}", expected=max(metrics),
+    if done and (lost := {step for step in metrics if step} - {*log.histogram["step"].to_pylist()}):
+        raise RecordError(f"{folder}: the token log lacks steps", found=f"none of step {min(lost)}",
+                          expected=f"all of {min(set(metrics) - {0})} to {max(metrics)}",
                           next_step="copy the folder whole")  # fmt: skip
     return LoggedRun(
         folder=folder,

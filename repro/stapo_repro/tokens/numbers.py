@@ -44,7 +44,7 @@ class Quadrant:
 
 
 def _ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Number:
-    """sum of sums / sum of tokens over C mini-batches, with a t interval for the choice of these.
+    """sum of sums, none below 0, / sum of tokens over C mini-batches, with a t interval for the choice of these.
 
     Linearised ratio estimator: se = sqrt(C / (C - 1) sum (s_c - r n_c)^2) / sum n_c, C - 1 degrees of freedom
     (Cochran, Sampling Techniques, 1977, 6.4).
@@ -52,7 +52,8 @@ def _ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Number:
     n, part, whole = len(tokens_C), math.fsum(sums_C), float(tokens_C.sum())
     mean = part / whole
     variance = n / (n - 1) * math.fsum((sums_C - mean * tokens_C) ** 2) / whole**2 if n > 1 else math.nan
-    return replace(interval(mean, [(variance, n - 1)]), part=part, whole=whole, over="mini-batches")
+    number = interval(mean, [(variance, n - 1)]).within(0.0, math.inf)
+    return replace(number, part=part, whole=whole, over="mini-batches")
 
 
 def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
