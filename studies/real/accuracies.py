@@ -72,13 +72,16 @@ def table(cells: Sequence[Loaded]) -> list[str]:
     for (method, seed, engine), own in sorted(of.items(), key=lambda x: (x[0][2], x[0][0] != labels.BASE, x[0])):
         told = []
         for where in WHERE:
-            here = _at(own, where)
-            percent = score(here).percent if here else Number()
-            if method == labels.BASE or not here:
-                told.append(number_shown(percent, 1) if here else "not run")
+            if not (here := _at(own, where)):
+                told.append("not run")
                 continue
-            more = paired(method, labels.BASE, where, [c for c in of_seed(cells, seed) if c.record.engine == engine])
-            told.append(f"{shown(percent.mean, 1)}, {number_shown(more, 1, sign=True) if more.known else 'no base'}")
+            found, alike = score(here), [c for c in of_seed(cells, seed) if c.record.engine == engine]
+            text = number_shown(found.percent, 1)
+            if method != labels.BASE:
+                more = paired(method, labels.BASE, where, alike)
+                from_base = number_shown(more, 1, sign=True) if more.known else "no base"
+                text = f"{shown(found.percent.mean, 1)}, {from_base}"
+            told.append(f"{text}; cut {shown(found.truncated, 1)}")
         rows.append([labels.method_label(method), "" if method == labels.BASE else f"{seed}", engine, *told])
     names = [f"{labels.benchmark_label(b)} at {s}" for b, s in map(str.split, WHERE)]
     return grid(("Model", "Seed", "Engine", *names), rows, 1)
@@ -89,8 +92,9 @@ def section(cells: Sequence[Loaded]) -> list[str]:
     lines = [
         "## Accuracy beside the base that the same engine sampled", "",
         "In percent. Behind the comma of a training's: minus the base, in points, paired by problem, with the "
-        "interval of problems at 95 %, not corrected. Claims are of MATH500 at t1.0, and of GRPO's at t0.7. Seed 0's "
-        "others were seen afterwards, STAPO's of seed 1 were named before.", "",
+        "interval of problems at 95 %, not corrected. Cut: responses that met the limit of tokens. Claims are of "
+        "MATH500 at t1.0, and of GRPO's at t0.7. Seed 0's others were seen afterwards, STAPO's of seed 1 were named "
+        "before.", "",
         *table(cells), "",
     ]  # fmt: skip
     for one, other, where in _BETWEEN:

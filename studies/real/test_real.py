@@ -129,13 +129,14 @@ def test_accuracies_stand_beside_the_base_of_their_engine(tmp_path: Path) -> Non
         ("c", "grpo", "hf", ["11"] * 8 + ["00"] * 2),
         ("d", "stapo", "other", ["11"] * 9 + ["00"]),
     ):
-        evaluated(tmp_path / place, method, "amc23", "t0.7", verdicts, engine=engine)
+        ends = {"finish_reasons": {"stop": 15, "length": 5}} if place == "d" else {}
+        evaluated(tmp_path / place, method, "amc23", "t0.7", verdicts, engine=engine, **ends)
     lines = accuracies.section([c for place in "abcd" for c in load_cells([tmp_path / place])])
     assert [line for line in lines if line.startswith("| ")][2:] == [
-        "| Base model |  | hf | not run | not run | not run | 50.0 (12.3 to 87.7) |",
-        "| GRPO | 0 | hf | not run | not run | not run | 80.0, +30.0 (-4.6 to 64.6) |",
-        "| STAPO | 0 | other | not run | not run | not run | 90.0, no base |",
-        "| Base model |  | vllm | not run | not run | not run | 0.0 (0.0 to 30.8) |",
+        "| Base model |  | hf | not run | not run | not run | 50.0 (12.3 to 87.7); cut 0.0 |",
+        "| GRPO | 0 | hf | not run | not run | not run | 80.0, +30.0 (-4.6 to 64.6); cut 0.0 |",
+        "| STAPO | 0 | other | not run | not run | not run | 90.0, no base; cut 25.0 |",
+        "| Base model |  | vllm | not run | not run | not run | 0.0 (0.0 to 30.8); cut 0.0 |",
     ]
 
 
