@@ -213,7 +213,10 @@ def test_responses_that_the_models_context_cuts_are_named(world: Path, tmp_path:
     record = store.read_json(out / "run.json", Run)
     earlier = record.model_copy(update={"context_limit": limit.model_copy(update={"context": 400})})
     store.write_json(out / "run.json", earlier)
-    with pytest.raises(BadInput, match="responses on record were shorter"):
+    with pytest.raises(BadInput, match="other room"):
+        run(o)
+    store.write_json(out / "run.json", record.model_copy(update={"context_limit": None}))
+    with pytest.raises(BadInput, match="other room"):
         run(o)
 
 

@@ -307,9 +307,11 @@ def test_a_method_of_ones_own_has_seeds_whatever_its_step(tmp_path):
         ({"grader": "ours, rules 8"}, {"grader": "strict, rules 8"}, "evaluated otherwise"),
         ({"grader": "ours, rules 7"}, {"grader": "ours, rules 8"}, "run"),
         ({"grader": "rules 5, x"}, {"grader": "strict, rules 8"}, "run"),
-        ({"options_refused": ["seed"]}, {}, "evaluated otherwise"),
+        ({"options_refused": ["top_k"]}, {}, "evaluated otherwise"),
         ({"context_limit": {"context": 64, "asked": 128, "problems": 2, "least": 9, "most": 99}}, {},
          "evaluated otherwise"),
+        ({"context_limit": {"context": 64, "asked": 128, "problems": 2, "least": 9, "most": 99}},
+         {"context_limit": {"context": 64, "asked": 128, "problems": 1, "least": 9, "most": 9}}, "run"),
         ({"revisions": {"data:own": "rows in order"}}, {"revisions": {"data:own": "in another"}}, "other problems"),
     ],
 )  # fmt: skip

@@ -133,7 +133,7 @@ def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
         _check_chat(options.chat, model)
     if judge and options.judge_options()[0] != "openai":
         _check_chat(Chat(), judge)
-    labels = _labels(options, model)
+    labels = _labels(options, model, older=bool(known or began))
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
     out = Path(options.out or default)
     if runs.lacks(out, "configuration"):  # an older run goes on
@@ -245,7 +245,8 @@ def _check_chat(chat: Chat, model: ModelFiles) -> None:
         raise BadInput("--system: the model's chat template leaves it out", next_step="leave --system out")
 
 
-def _labels(options: RunOptions, model: ModelFiles) -> Labels:
+def _labels(options: RunOptions, model: ModelFiles, *, older: bool) -> Labels:
+    """`older`: of a run that began when a method of one's own needed no step."""
     known = model.labels or Labels(method="external", size=model.name, train_seed=0, step="base")
     labels = Labels(
         method=options.method or known.method,
@@ -255,7 +256,7 @@ def _labels(options: RunOptions, model: ModelFiles) -> Labels:
         parent_run=known.parent_run,
         weights_sha256=model.weights_sha256,
     )
-    if labels.step == "base" and labels.method not in ("base", "external"):
+    if labels.step == "base" and labels.method not in ("base", "external") and not older:
         raise BadInput("a trained model has a step", found=f"--method {labels.method}", next_step="--step NUMBER")
     bound = _trained(known) if model.labels else {}
     bound.pop("size", None)  # of two trainings that would have one label, one can so be told apart

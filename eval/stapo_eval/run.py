@@ -232,11 +232,12 @@ def _generate(
     if prompts and (shortest := min(prompts.values())) >= engine.context:
         raise BadInput("no prompt fits into the model's positions", found=engine.context,
                        expected=f"more than {shortest}", next_step="leave out --max-model-len")  # fmt: skip
-    if samples and (before := folder.record.context_limit) and before.context != engine.context:
-        raise BadInput("responses on record were shorter: the model had other positions", found=engine.context,
-                       expected=before.context,
-                       next_step=f"--max-model-len {before.context}, or another --out")  # fmt: skip
-    limit = context_limit(plan, prompts or counted, engine.context)
+    before, limit = folder.record.context_limit, context_limit(plan, prompts or counted, engine.context)
+    if counted and before != limit and (not before or not limit or before.context != limit.context):
+        kept = f"--max-model-len {before.context}, or " if before and engine.context > before.context else ""
+        raise BadInput("the model's positions left other room to the responses on record", found=engine.context,
+                       expected=before.context if before else "as many as then, which cut none",
+                       next_step=f"{kept}another --out")  # fmt: skip
     for note in (*refused_notes(engine.refused), *([context_note(limit)] if limit else [])):
         print(f"note: {note}", file=sys.stderr, flush=True)
     record, began, tally = folder.record, time.monotonic(), Tally(plan, samples.values())

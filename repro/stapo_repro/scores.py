@@ -142,7 +142,7 @@ def _conditions(r: CellRecord) -> dict[str, object]:
         "limits of tokens": r.max_tokens,
         "prompts": r.chat,
         "refused options": sorted(r.options_refused),
-        "contexts": str(r.context_limit or ""),
+        "contexts": r.context_limit.context if r.context_limit else 0,
         "graders": preset_of(r),
         "kinds of scoring": r.scored_by,
         "judges": judge,

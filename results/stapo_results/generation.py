@@ -355,10 +355,12 @@ class Sampler:
 
         for layer in model.modules():
             kinds = getattr(layer, "rope_type", None) or ()
-            if found := {"longrope", "dynamic"} & {*(kinds.values() if isinstance(kinds, dict) else [kinds])}:
+            if rows > 1 and (
+                found := {"longrope", "dynamic"} & {*(kinds.values() if isinstance(kinds, dict) else [kinds])}
+            ):
                 # transformers takes the factors by the longest row: a response would depend on those beside it
                 raise BadInput(f"{type(model).__name__} has rotary embeddings of the kind {found.pop()}",
-                               next_step="another engine, such as vllm")  # fmt: skip
+                               next_step="another engine, such as vllm, or --batch-rows 1")  # fmt: skip
         self._before = model.config._attn_implementation
         if self._before == ATTENTION:
             raise BadInput("another sampler has this model", next_step="close it first")

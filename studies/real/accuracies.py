@@ -79,7 +79,8 @@ def table(cells: Sequence[Loaded]) -> list[str]:
             text = number_shown(found.percent, 1)
             if method != labels.BASE:
                 more = paired(method, labels.BASE, where, alike)
-                from_base = number_shown(more, 1, sign=True) if more.known else "no base"
+                bases = [c for c in _at(alike, where) if c.record.cell.method == labels.BASE]
+                from_base = number_shown(more, 1, sign=True) if more.known else "not comparable" if bases else "no base"
                 text = f"{shown(found.percent.mean, 1)}, {from_base}"
             told.append(f"{text}; cut {shown(found.truncated, 1)}")
         rows.append([labels.method_label(method), "" if method == labels.BASE else f"{seed}", engine, *told])

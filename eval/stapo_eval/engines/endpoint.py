@@ -176,7 +176,8 @@ class EndpointEngine(Engine):
                 | {k: v for k, v in options.items() if k in self.sends},
             )
             end = _parsed(request, answer)
-            self._told(a, answer, end, max_tokens)
+            if request.cell not in ("", "judge"):  # a question of one token; of a judge the verdict alone counts
+                self._told(a, answer, end, max_tokens)
             return end
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as e:
             raise BadInput(
@@ -195,8 +196,8 @@ class EndpointEngine(Engine):
             found.append("ends responses at a limit of its own, below --max-tokens")
         if getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None):
             found.append("keeps reasoning apart, which is neither graded nor on record: serve it without its parser")
-        for what in found:
-            if (note := f"ALARM: {a.url} {what}") not in self.notes:
+        for note in (f"{a.url} {what}" for what in found):
+            if note not in self.notes:
                 self._note(note)
 
     async def _ask(self, a: _Address, request: Request) -> Finished:
@@ -340,7 +341,7 @@ def _parsed(request: Request, answer: Any) -> Finished:
     if choice.finish_reason not in ("stop", "length"):
         error = f"the endpoint ended the response with {str(choice.finish_reason)[:40]!r}"
         return Finished(request, "", "error", prompt_tokens, 0, None, error)
-    if not tokens:  # an immediate end is one, too
+    if not tokens and not text:  # an immediate end is one, too
         raise ValueError("no token")
     logprobs = choice.logprobs and [float(x.logprob) for x in choice.logprobs.content or ()]
     total = math.fsum(logprobs) if logprobs else math.nan  # in nats

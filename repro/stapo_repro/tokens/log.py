@@ -181,8 +181,8 @@ def load(folder: Path) -> LoggedRun:
 
     Raises:
         BadInput: no token log there.
-        RecordError: a damaged file (`token_log.read`), run record or line of the metrics, or a finished training whose
-            last steps are not in the log.
+        RecordError: a damaged file (`token_log.read`), run record or line of the metrics, or a finished training of
+            which the log lacks steps.
     """
     log = token_log.read(folder)
     if log is None:
