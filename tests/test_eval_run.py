@@ -215,6 +215,9 @@ def test_responses_that_the_models_context_cuts_are_named(world: Path, tmp_path:
     store.write_json(out / "run.json", earlier)
     with pytest.raises(BadInput, match="other room"):
         run(o)
+    store.write_json(out / "run.json", record)  # as a kill leaves it
+    assert run(o)["notes"] == summary["notes"]
+    (out / "samples.jsonl").write_text(lines[0])
     store.write_json(out / "run.json", record.model_copy(update={"context_limit": None}))
     with pytest.raises(BadInput, match="other room"):
         run(o)

@@ -246,7 +246,7 @@ def _check_chat(chat: Chat, model: ModelFiles) -> None:
 
 
 def _labels(options: RunOptions, model: ModelFiles, *, older: bool) -> Labels:
-    """`older`: of a run that began when a method of one's own needed no step."""
+    """`older`: of a run that began when a user-defined method needed no step."""
     known = model.labels or Labels(method="external", size=model.name, train_seed=0, step="base")
     labels = Labels(
         method=options.method or known.method,

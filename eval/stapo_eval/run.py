@@ -233,7 +233,8 @@ def _generate(
         raise BadInput("no prompt fits into the model's positions", found=engine.context,
                        expected=f"more than {shortest}", next_step="leave out --max-model-len")  # fmt: skip
     before, limit = folder.record.context_limit, context_limit(plan, prompts or counted, engine.context)
-    if counted and before != limit and (not before or not limit or before.context != limit.context):
+    # a kill may have left a limit on record without the responses that it is of
+    if counted and (before.context != engine.context if before else limit):
         kept = f"--max-model-len {before.context}, or " if before and engine.context > before.context else ""
         raise BadInput("the model's positions left other room to the responses on record", found=engine.context,
                        expected=before.context if before else "as many as then, which cut none",
